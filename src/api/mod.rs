@@ -1,0 +1,27 @@
+//! The custom resources as types: what a user writes and what the API server stores.
+//!
+//! Derive only: no behaviour, no validation beyond the schema and its CEL rules, no I/O. What a document means
+//! is decided in [`crate::spec`], which turns these types into the validated ones of [`crate::domain`].
+
+mod duration;
+mod policy;
+mod reference;
+mod relay;
+mod status;
+
+pub use duration::{Duration, DurationError};
+pub use policy::{
+    Authentication, BackoffKind, Basic, Bearer, BodyRule, Classification, ClassifiedVerdict, DispatchPolicy,
+    DispatchPolicySpec, DownstreamId, Egress, HeaderRule, Idempotency, KeyFormat, Method, Receiver, Request, Response,
+    Retry, RetryAfter, SecretHeader, Timeouts,
+};
+pub use reference::{PolicyRef, SecretKeyRef};
+pub use relay::{
+    Database, Migrations, OutboxRelay, OutboxRelaySpec, PodOverrides, ScaleDown, Scaling, ScalingMode, SslMode,
+};
+pub use status::{BacklogStatus, OutboxRelayStatus, ScalingStatus};
+
+/// The API group of both kinds.
+pub const GROUP: &str = "outbox-operator.dev";
+/// The one version that is served and stored.
+pub const VERSION: &str = "v1alpha1";
