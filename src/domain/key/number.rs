@@ -78,8 +78,7 @@ fn count(length: usize) -> i64 {
 /// Appends a finite double as Python's `repr` prints it: the shortest digits that read back as the same double, with an
 /// exponent of at least two digits below 1e-4 and from 1e16 on, else with a point and at least one digit after it.
 pub(super) fn write_float(number: f64, out: &mut String) {
-    // Rust prints the shortest digits too, in the form D[.DDD]eX.
-    let scientific = format!("{number:e}");
+    let scientific = shortest_scientific(number);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let unsigned = mantissa.strip_prefix('-').unwrap_or(mantissa);
@@ -111,6 +110,25 @@ pub(super) fn write_float(number: f64, out: &mut String) {
             let _ = write!(out, "e{sign}{:02}", exponent.unsigned_abs());
         }
     }
+}
+
+/// The shortest digits that read back as the same double, in the form `D[.DDD]eX`; of several the nearest, of two equally
+/// near the even one.
+///
+/// Rust finds the length, but takes the upper of two equally near (`846133239938746.25` would end in 3, in Python it ends
+/// in 2). Rounding the exact value to that many digits settles such ties to even. Just above a power of two the nearest
+/// decimal of that length can belong to the neighbour, hence the check that it reads back.
+fn shortest_scientific(number: f64) -> String {
+    let shortest = format!("{number:e}");
+    let mantissa = shortest
+        .split_once('e')
+        .map_or(shortest.as_str(), |(mantissa, _)| mantissa);
+    let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
+    let nearest = format!("{number:.*e}", digits.saturating_sub(1));
+    let reads_back = nearest
+        .parse::<f64>()
+        .is_ok_and(|read| read.to_bits() == number.to_bits());
+    if reads_back { nearest } else { shortest }
 }
 
 fn push_all(out: &mut String, parts: &[&str]) {
@@ -151,6 +169,10 @@ mod tests {
             (2.225_073_858_507_201_4e-308, "2.2250738585072014e-308"),
             (1e100, "1e+100"),
             (9_007_199_254_740_993.0, "9007199254740992.0"),
+            // Exactly between two decimals of the shortest length: the even one.
+            (846_133_239_938_746.0 + 0.25, "846133239938746.2"),
+            (846_133_239_938_746.0 + 0.75, "846133239938746.8"),
+            (2f64.powi(-44), "5.684341886080802e-14"),
         ] {
             assert_eq!(printed(number), expected);
         }
