@@ -728,7 +728,8 @@ mod tests {
 
         #[test]
         fn an_expanded_key_decodes_to_itself(key in any::<String>()) {
-            prop_assume!(!key.bytes().all(|b| b == b'.'));
+            // A key of dots alone is refused, see above.
+            let key = format!("k{key}");
             let endpoint = Endpoint::for_key("https://x.test/by-key/{key}?a={key}", &key);
             if let Ok(endpoint) = endpoint {
                 let segments: Vec<_> = endpoint.url().path_segments().unwrap().collect();
