@@ -6,13 +6,18 @@
 //!
 //! Userinfo, path and query can hold secrets: no error and no `Debug` output of this module repeats them.
 
-use std::fmt::{self, Write as _};
+mod error;
+mod percent;
+
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use url::{Host, Url};
 
 use super::key::key_hash;
+
+pub use error::EndpointError;
 
 /// Longest endpoint, in bytes, before and after its placeholders are expanded: what common servers accept as a request
 /// line.
@@ -27,88 +32,6 @@ const KEY_PLACEHOLDER: &str = "{key}";
 
 /// The placeholder that becomes [`key_hash`] of the row's key.
 const KEY_HASH_PLACEHOLDER: &str = "{keyHash}";
-
-/// Why an endpoint cannot be sent to. Messages hold positions and limits, never a part of the endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EndpointError {
-    /// Nothing to send to.
-    #[error("the endpoint is empty: give an http:// or https:// URL")]
-    Empty,
-    /// More than [`MAX_ENDPOINT_BYTES`].
-    #[error("the endpoint has {bytes} bytes: at most {MAX_ENDPOINT_BYTES} are allowed")]
-    TooLong {
-        /// Bytes of the endpoint, after expansion if that made it too long.
-        bytes: usize,
-    },
-    /// White space or a control character, which other parsers would drop or encode.
-    #[error(
-        "the endpoint holds white space or a control character at byte {offset}: percent-encode or remove it"
-    )]
-    Space {
-        /// Where it stands, in bytes from 0.
-        offset: usize,
-    },
-    /// A backslash before the query: some parsers read it as a slash, others as a part of the host.
-    #[error("the endpoint holds a backslash at byte {offset}: use a slash, or %5C")]
-    Backslash {
-        /// Where it stands, in bytes from 0.
-        offset: usize,
-    },
-    /// No scheme, or one that is not sent to.
-    #[error("the endpoint's scheme is missing or not sent to: begin with http:// or https://")]
-    Scheme,
-    /// Nothing between `//` and the path.
-    #[error("the endpoint has no host: write one after http:// or https://")]
-    HostMissing,
-    /// A host that is neither a name nor an address.
-    #[error(
-        "the endpoint's host is not valid: use a host name of at most {MAX_HOST_BYTES} bytes, an IPv4 or an [IPv6] address"
-    )]
-    HostInvalid,
-    /// Not a number from 1 to 65535.
-    #[error("the endpoint's port is not valid: use 1 to 65535, or none for the scheme's own")]
-    PortInvalid,
-    /// Userinfo that RFC 7617 cannot carry.
-    #[error(
-        "the endpoint's userinfo is not valid: percent-encoded UTF-8 without control characters, and no colon in the name"
-    )]
-    UserinfoInvalid,
-    /// A brace in the authority: data may not choose the host.
-    #[error(
-        "the endpoint has a brace before its path: placeholders may stand in path and query only"
-    )]
-    PlaceholderBeforePath,
-    /// A key of dots alone would walk up the path.
-    #[error(
-        "a key of dots alone cannot stand in the endpoint's path: use {{keyHash}} instead of {{key}}"
-    )]
-    KeyOfDots,
-    /// Anything else the URL parser refuses.
-    #[error("the endpoint is not a valid URL")]
-    Malformed,
-}
-
-impl EndpointError {
-    /// A bounded name for metrics, events and `reason` details.
-    #[must_use]
-    pub const fn category(self) -> &'static str {
-        match self {
-            Self::Empty => "endpoint_empty",
-            Self::TooLong { .. } => "endpoint_too_long",
-            Self::Space { .. } => "endpoint_space",
-            Self::Backslash { .. } => "endpoint_backslash",
-            Self::Scheme => "endpoint_scheme",
-            Self::HostMissing => "endpoint_host_missing",
-            Self::HostInvalid => "endpoint_host_invalid",
-            Self::PortInvalid => "endpoint_port_invalid",
-            Self::UserinfoInvalid => "endpoint_userinfo_invalid",
-            Self::PlaceholderBeforePath => "endpoint_placeholder",
-            Self::KeyOfDots => "endpoint_key_of_dots",
-            Self::Malformed => "endpoint_malformed",
-        }
-    }
-}
 
 /// The two schemes that are sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -327,7 +250,7 @@ pub fn expand_placeholders(template: &str, key: &str) -> Result<String, Endpoint
             if in_path && key.bytes().all(|byte| byte == b'.') {
                 return Err(EndpointError::KeyOfDots);
             }
-            percent_encode(key, &mut expanded);
+            percent::encode(key, &mut expanded);
             rest = after_key;
         } else if let Some(after_hash) = placeholder.strip_prefix(KEY_HASH_PLACEHOLDER) {
             expanded.push_str(&key_hash(key));
@@ -419,7 +342,7 @@ fn userinfo(url: &Url) -> Result<Option<Userinfo>, EndpointError> {
         return Ok(None);
     }
     let decode = |text: &str| {
-        percent_decode(text)
+        percent::decode(text)
             .filter(|decoded| !decoded.contains(char::is_control))
             .ok_or(EndpointError::UserinfoInvalid)
     };
@@ -429,44 +352,6 @@ fn userinfo(url: &Url) -> Result<Option<Userinfo>, EndpointError> {
     }
     let password = decode(url.password().unwrap_or_default())?;
     Ok(Some(Userinfo { name, password }))
-}
-
-/// Decodes `%XX`; a percent sign without two hex digits stands for itself. Nothing where the result is not UTF-8.
-fn percent_decode(text: &str) -> Option<String> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let escaped = match (first, after) {
-            (b'%', [high, low, ..]) => hex_value(*high).zip(hex_value(*low)),
-            _ => None,
-        };
-        if let Some((high, low)) = escaped {
-            decoded.push(high << 4 | low);
-            rest = after.get(2..).unwrap_or_default();
-        } else {
-            decoded.push(first);
-            rest = after;
-        }
-    }
-    String::from_utf8(decoded).ok()
-}
-
-fn hex_value(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|value| u8::try_from(value).ok())
-}
-
-/// Appends the text with all but RFC 3986's unreserved characters as `%XX`, so it stays one path segment or query value.
-fn percent_encode(text: &str, out: &mut String) {
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
 }
 
 #[cfg(test)]
@@ -734,9 +619,9 @@ mod tests {
             if let Ok(endpoint) = endpoint {
                 let segments: Vec<_> = endpoint.url().path_segments().unwrap().collect();
                 prop_assert_eq!(segments.len(), 2);
-                prop_assert_eq!(percent_decode(segments[1]), Some(key.clone()));
+                prop_assert_eq!(percent::decode(segments[1]), Some(key.clone()));
                 let query = endpoint.url().query().unwrap();
-                prop_assert_eq!(percent_decode(query.strip_prefix("a=").unwrap()), Some(key));
+                prop_assert_eq!(percent::decode(query.strip_prefix("a=").unwrap()), Some(key));
             } else {
                 prop_assert!(key.len() > 1_000);
             }
