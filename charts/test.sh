@@ -102,14 +102,7 @@ done
 
 # --- generated files -------------------------------------------------------------------------------------------------
 
-# Helm reads YAML and writes JSON: a chart of one template turns the definitions into what values-schema reads.
-mkdir -p "$WORK/convert/templates" "$WORK/convert/files"
-printf 'apiVersion: v2\nname: convert\nversion: 0.0.0\n' >"$WORK/convert/Chart.yaml"
-for crd in outbox-operator/templates/crds/*.yaml; do
-  sed '1d;$d' "$crd" >"$WORK/convert/files/$(basename "$crd")"
-done
-printf '{{ range $path, $_ := .Files.Glob "files/*" }}{{ $.Files.Get $path | fromYaml | toJson }}\n{{ end }}' >"$WORK/convert/templates/json.txt.yaml"
-if "$HELM" template convert "$WORK/convert" 2>"$WORK/err" | grep '^{' >"$WORK/crds.json" && "$ROOT/hack/charts/values-schema" --check "$WORK/crds.json" 2>>"$WORK/err"; then
+if HELM=$HELM "$ROOT/hack/charts/definitions" >"$WORK/crds.json" 2>"$WORK/err" && "$ROOT/hack/charts/values-schema" --check "$WORK/crds.json" 2>>"$WORK/err"; then
   ok
 else
   bad "values.schema.json: $(cat "$WORK/err")"

@@ -25,13 +25,35 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{- /* The name of the DispatchPolicy that `relay.policyRef` means; empty for none. */ -}}
 {{- define "outbox-relay.policy" -}}
-{{- $name := dig "policyRef" "name" "" (.Values.relay | default dict) -}}
+{{- $name := get (.Values.relay.policyRef | default dict) "name" -}}
 {{- $key := $name | default "default" -}}
 {{- if hasKey .Values.policies $key -}}
 {{- include "outbox-relay.join" (list .Release.Name $key) -}}
 {{- else -}}
 {{- $name -}}
 {{- end -}}
+{{- end -}}
+
+{{- /*
+A mapping as JSON, without the keys whose value is null. A document that is copied from the reference says null for unset,
+and the API server refuses some of them: in an enumeration, and for `replicas`, which `kubectl scale` reads.
+*/ -}}
+{{- define "outbox-relay.withoutNulls" -}}
+{{- $out := dict -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "map" $value -}}
+{{- $_ := set $out $key (include "outbox-relay.withoutNulls" $value | fromJson) -}}
+{{- else if kindIs "slice" $value -}}
+{{- $items := list -}}
+{{- range $item := $value -}}
+{{- $items = append $items (index (include "outbox-relay.withoutNulls" (dict "item" $item) | fromJson) "item") -}}
+{{- end -}}
+{{- $_ := set $out $key $items -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- $_ := set $out $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $out -}}
 {{- end -}}
 
 {{- /* The spec of the OutboxRelay: the values' own, with the database and the policy filled in. */ -}}
@@ -48,5 +70,5 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- with include "outbox-relay.policy" . -}}
 {{- $_ := set $spec "policyRef" (dict "name" .) -}}
 {{- end -}}
-{{- toYaml $spec -}}
+{{- include "outbox-relay.withoutNulls" $spec | fromJson | toYaml -}}
 {{- end -}}

@@ -3,12 +3,12 @@ Refuses values that contradict each other, with what to change. What one value a
 values.schema.json, which is made from the custom resources' own schema; the API server has the last word.
 */ -}}
 {{- define "outbox-relay.validate" -}}
-{{- $relay := .Values.relay | default dict -}}
+{{- $database := .Values.relay.database | default dict -}}
 {{- $places := list -}}
 {{- if .Values.database.existingSecret.name -}}{{- $places = append $places "database.existingSecret.name" -}}{{- end -}}
 {{- if .Values.database.url -}}{{- $places = append $places "database.url" -}}{{- end -}}
-{{- if (dig "database" "urlSecretRef" nil $relay) -}}{{- $places = append $places "relay.database.urlSecretRef" -}}{{- end -}}
-{{- if (dig "database" "host" nil $relay) -}}{{- $places = append $places "relay.database.host" -}}{{- end -}}
+{{- if $database.urlSecretRef -}}{{- $places = append $places "relay.database.urlSecretRef" -}}{{- end -}}
+{{- if $database.host -}}{{- $places = append $places "relay.database.host" -}}{{- end -}}
 {{- if not $places -}}
 {{- fail "say where the database is: set database.existingSecret.name to a Secret of this namespace that holds a connection URL, or relay.database.host with dbname, user and passwordSecretRef" -}}
 {{- end -}}
