@@ -1,5 +1,10 @@
-use kube::CustomResourceExt;
-fn main() {
-    println!("{}", serde_json::to_string_pretty(&outbox_operator::api::OutboxRelay::crd()).unwrap());
-    println!("{}", serde_json::to_string_pretty(&outbox_operator::api::DispatchPolicy::crd()).unwrap());
+//! The `outbox` command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    outbox_operator::cli::Cli::parse().run().await
 }

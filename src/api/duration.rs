@@ -34,7 +34,10 @@ impl FromStr for Duration {
     type Err = DurationError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).filter(|d| *d <= MAX).map(Self).ok_or_else(|| DurationError { text: text.chars().take(40).collect() })
+        parse(text)
+            .filter(|d| *d <= MAX)
+            .map(Self)
+            .ok_or_else(|| DurationError { text: text.chars().take(40).collect() })
     }
 }
 
@@ -172,7 +175,8 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused_with_the_mend() {
-        for text in ["", "5", "s", "-1s", "1d12h", "1 s", "1.s", ".5s", "1e3s", "99999999999999999h", "36601d", "1µs"] {
+        for text in ["", "5", "s", "-1s", "1d12h", "1 s", "1.s", ".5s", "1e3s", "99999999999999999h", "36601d", "1µs"]
+        {
             let refused = text.parse::<Duration>().unwrap_err().to_string();
             assert!(refused.contains("500ms, 30s"), "{text}: {refused}");
         }

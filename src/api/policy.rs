@@ -6,10 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Duration, SecretKeyRef,
-    duration::cel_duration,
-};
+use super::{Duration, SecretKeyRef, duration::cel_duration};
 
 /// How the rows of a relay are sent, judged and repeated.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -220,6 +217,8 @@ pub enum KeyFormat {
 #[x_kube(
     validation = Rule::new(concat!(cel_duration!("self.cap"), " >= ", cel_duration!("self.base")))
         .message("retry.cap must be at least retry.base: raise cap or lower base"),
+    validation = Rule::new(concat!(cel_duration!("self.base"), " > duration('0s')"))
+        .message("retry.base must be above 0s: a repeat without a wait is a hot loop"),
     validation = Rule::new("self.backoff != 'Schedule' || (has(self.schedule) && size(self.schedule) > 0)")
         .message("retry.backoff Schedule needs a retry.schedule with at least one delay"),
     validation = Rule::new("self.backoff == 'Schedule' || !has(self.schedule) || size(self.schedule) == 0")

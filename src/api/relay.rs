@@ -47,7 +47,10 @@ pub struct OutboxRelaySpec {
     pub database: Database,
     /// Tenants whose rows are served; empty: all rows of the table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1000), inner(length(equal = 36), regex(pattern = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$")))]
+    #[schemars(
+        length(max = 1000),
+        inner(length(equal = 36), regex(pattern = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"))
+    )]
     pub tenants: Vec<String>,
     /// The policy of the rows; unset: the defaults of `DispatchPolicy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +63,7 @@ pub struct OutboxRelaySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub claim_batch: Option<i32>,
-    /// How long a claimed row belongs to its pod. Longer than the policy's `timeouts.total` and a margin of 5s.
+    /// How long a claimed row belongs to its pod. Longer than the policy's `timeouts.total` and a margin of 2s.
     #[serde(default = "default_lease_duration")]
     #[x_kube(validation = Rule::new(concat!(cel_duration!("self"), " >= duration('2s') && ", cel_duration!("self"), " <= duration('24h')"))
         .message("leaseDuration must lie between 2s and 24h"))]

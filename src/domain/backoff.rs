@@ -73,11 +73,7 @@ pub struct Wait {
 impl Default for Backoff {
     /// The policy's defaults: full jitter, base 2 s, cap 1 h.
     fn default() -> Self {
-        Self {
-            kind: BackoffKind::FullJitter,
-            base: Duration::from_secs(2),
-            cap: Duration::from_hours(1),
-        }
+        Self { kind: BackoffKind::FullJitter, base: Duration::from_secs(2), cap: Duration::from_hours(1) }
     }
 }
 
@@ -94,18 +90,12 @@ impl Backoff {
         if cap < base {
             return Err(BackoffError::CapBelowBase { base, cap });
         }
-        if let BackoffKind::Schedule {
-            delays,
-            jitter_percent,
-        } = &kind
-        {
+        if let BackoffKind::Schedule { delays, jitter_percent } = &kind {
             if delays.is_empty() {
                 return Err(BackoffError::ScheduleEmpty);
             }
             if *jitter_percent > 100 {
-                return Err(BackoffError::JitterAboveWhole {
-                    percent: *jitter_percent,
-                });
+                return Err(BackoffError::JitterAboveWhole { percent: *jitter_percent });
             }
         }
         Ok(Self { kind, base, cap })
@@ -139,13 +129,7 @@ impl Backoff {
             let (max, mean) = (self.max_delay(failure), self.mean(failure));
             *cumulative_max = cumulative_max.saturating_add(max);
             *cumulative_mean = cumulative_mean.saturating_add(mean);
-            Some(Wait {
-                failure,
-                max,
-                mean,
-                cumulative_max: *cumulative_max,
-                cumulative_mean: *cumulative_mean,
-            })
+            Some(Wait { failure, max, mean, cumulative_max: *cumulative_max, cumulative_mean: *cumulative_mean })
         })
     }
 
@@ -158,16 +142,9 @@ impl Backoff {
                 let half = max / 2;
                 (half, max.saturating_sub(half))
             }
-            BackoffKind::Schedule {
-                delays,
-                jitter_percent,
-            } => {
+            BackoffKind::Schedule { delays, jitter_percent } => {
                 let index = usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
-                let delay = delays
-                    .get(index)
-                    .or(delays.last())
-                    .copied()
-                    .unwrap_or(self.cap);
+                let delay = delays.get(index).or(delays.last()).copied().unwrap_or(self.cap);
                 (delay, percent_of(delay, *jitter_percent))
             }
         }
@@ -198,9 +175,7 @@ pub(super) fn scaled(duration: Duration, random: f64) -> Duration {
     if !(0.0..1.0).contains(&random) {
         return duration;
     }
-    Duration::try_from_secs_f64(duration.as_secs_f64() * random)
-        .unwrap_or(duration)
-        .min(duration)
+    Duration::try_from_secs_f64(duration.as_secs_f64() * random).unwrap_or(duration).min(duration)
 }
 
 #[cfg(test)]
@@ -217,14 +192,7 @@ mod tests {
 
     fn schedule(seconds: &[u64], jitter_percent: u8) -> Backoff {
         let delays = seconds.iter().copied().map(Duration::from_secs).collect();
-        backoff(
-            BackoffKind::Schedule {
-                delays,
-                jitter_percent,
-            },
-            SECOND,
-            SECOND,
-        )
+        backoff(BackoffKind::Schedule { delays, jitter_percent }, SECOND, SECOND)
     }
 
     #[test]
@@ -247,98 +215,51 @@ mod tests {
             (2_147_483_648, 3600),
             (u32::MAX, 3600),
         ] {
-            assert_eq!(
-                default.max_delay(n),
-                Duration::from_secs(max_seconds),
-                "n = {n}"
-            );
-            assert_eq!(
-                default.mean(n),
-                Duration::from_secs(max_seconds) / 2,
-                "n = {n}"
-            );
+            assert_eq!(default.max_delay(n), Duration::from_secs(max_seconds), "n = {n}");
+            assert_eq!(default.mean(n), Duration::from_secs(max_seconds) / 2, "n = {n}");
         }
     }
 
     #[test]
     fn rc_40_nonsense_is_refused() {
         let new = |kind, base, cap| Backoff::new(kind, base, cap).unwrap_err();
-        assert_eq!(
-            new(BackoffKind::FullJitter, Duration::ZERO, HOUR),
-            BackoffError::BaseZero
-        );
+        assert_eq!(new(BackoffKind::FullJitter, Duration::ZERO, HOUR), BackoffError::BaseZero);
         let refused = new(BackoffKind::EqualJitter, HOUR, SECOND);
-        assert_eq!(
-            refused.to_string(),
-            "retry.cap (1s) is below retry.base (3600s): raise the cap or lower the base"
-        );
-        let empty = BackoffKind::Schedule {
-            delays: Vec::new(),
-            jitter_percent: 0,
-        };
+        assert_eq!(refused.to_string(), "retry.cap (1s) is below retry.base (3600s): raise the cap or lower the base");
+        let empty = BackoffKind::Schedule { delays: Vec::new(), jitter_percent: 0 };
         assert_eq!(new(empty, SECOND, HOUR), BackoffError::ScheduleEmpty);
-        let wild = BackoffKind::Schedule {
-            delays: vec![SECOND],
-            jitter_percent: 101,
-        };
-        assert_eq!(
-            new(wild, SECOND, HOUR),
-            BackoffError::JitterAboveWhole { percent: 101 }
-        );
+        let wild = BackoffKind::Schedule { delays: vec![SECOND], jitter_percent: 101 };
+        assert_eq!(new(wild, SECOND, HOUR), BackoffError::JitterAboveWhole { percent: 101 });
         assert!(Backoff::new(BackoffKind::FullJitter, SECOND, SECOND).is_ok());
     }
 
     #[test]
     fn the_largest_numbers_saturate() {
-        let largest = backoff(
-            BackoffKind::EqualJitter,
-            Duration::from_nanos(1),
-            Duration::MAX,
-        );
+        let largest = backoff(BackoffKind::EqualJitter, Duration::from_nanos(1), Duration::MAX);
         assert_eq!(largest.max_delay(u32::MAX), Duration::MAX);
         assert!(largest.delay(u32::MAX, 0.999) <= Duration::MAX);
-        assert!(
-            largest
-                .table(200)
-                .all(|wait| wait.max <= wait.cumulative_max)
-        );
+        assert!(largest.table(200).all(|wait| wait.max <= wait.cumulative_max));
     }
 
     #[test]
     fn jitter_spreads_as_its_kind_says() {
         let full = backoff(BackoffKind::FullJitter, SECOND * 8, HOUR);
         let equal = backoff(BackoffKind::EqualJitter, SECOND * 8, HOUR);
-        assert_eq!(
-            (full.delay(1, 0.0), full.delay(1, 0.5)),
-            (Duration::ZERO, SECOND * 4)
-        );
-        assert_eq!(
-            (equal.delay(1, 0.0), equal.delay(1, 0.5)),
-            (SECOND * 4, SECOND * 6)
-        );
+        assert_eq!((full.delay(1, 0.0), full.delay(1, 0.5)), (Duration::ZERO, SECOND * 4));
+        assert_eq!((equal.delay(1, 0.0), equal.delay(1, 0.5)), (SECOND * 4, SECOND * 6));
         assert_eq!((full.mean(1), equal.mean(1)), (SECOND * 4, SECOND * 6));
     }
 
     #[test]
     fn a_schedule_is_followed_and_its_last_delay_repeats() {
         let plain = schedule(&[5, 300, 1800], 0);
-        for (n, seconds) in [
-            (0, 5),
-            (1, 5),
-            (2, 300),
-            (3, 1800),
-            (4, 1800),
-            (u32::MAX, 1800),
-        ] {
+        for (n, seconds) in [(0, 5), (1, 5), (2, 300), (3, 1800), (4, 1800), (u32::MAX, 1800)] {
             assert_eq!(plain.delay(n, 0.9), Duration::from_secs(seconds), "n = {n}");
         }
         let jittered = schedule(&[100], 20);
         assert_eq!(jittered.delay(1, 0.0), SECOND * 100, "jitter only adds");
         assert_eq!(jittered.delay(1, 0.5), SECOND * 110);
-        assert_eq!(
-            (jittered.mean(1), jittered.max_delay(1)),
-            (SECOND * 110, SECOND * 120)
-        );
+        assert_eq!((jittered.mean(1), jittered.max_delay(1)), (SECOND * 110, SECOND * 120));
     }
 
     #[test]
@@ -351,11 +272,7 @@ mod tests {
         assert_eq!(last.cumulative_mean, Duration::from_secs(511));
         let fourteen = default.table(14).last().unwrap();
         assert_eq!(fourteen.failure, 13);
-        assert_eq!(
-            fourteen.cumulative_max,
-            Duration::from_secs(11_294),
-            "3.1 hours"
-        );
+        assert_eq!(fourteen.cumulative_max, Duration::from_secs(11_294), "3.1 hours");
         assert_eq!(default.table(1).count(), 0);
         assert_eq!(default.table(0).count(), 0);
         assert_eq!(default.table(u32::MAX).nth(99).unwrap().failure, 100);
@@ -371,10 +288,7 @@ mod tests {
             let second = default.delay(6, random).as_secs();
             per_second[usize::try_from(second).unwrap()] += 1;
         }
-        assert!(
-            per_second.iter().all(|rows| (10..=21).contains(rows)),
-            "{per_second:?}"
-        );
+        assert!(per_second.iter().all(|rows| (10..=21).contains(rows)), "{per_second:?}");
     }
 
     proptest! {

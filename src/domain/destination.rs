@@ -107,12 +107,7 @@ impl Destination {
         };
         match url.port_or_known_default() {
             None | Some(0) => Err(EndpointError::PortInvalid),
-            Some(port) => Ok(Self {
-                host,
-                port,
-                scheme,
-                address,
-            }),
+            Some(port) => Ok(Self { host, port, scheme, address }),
         }
     }
 }
@@ -190,15 +185,9 @@ impl Endpoint {
         let destination = Destination::of(&url, scheme)?;
         let userinfo = userinfo(&url)?;
         url.set_fragment(None);
-        url.set_password(None)
-            .map_err(|()| EndpointError::Malformed)?;
-        url.set_username("")
-            .map_err(|()| EndpointError::Malformed)?;
-        Ok(Self {
-            url,
-            destination,
-            userinfo,
-        })
+        url.set_password(None).map_err(|()| EndpointError::Malformed)?;
+        url.set_username("").map_err(|()| EndpointError::Malformed)?;
+        Ok(Self { url, destination, userinfo })
     }
 
     /// Parses an endpoint whose path and query may hold `{key}` and `{keyHash}`, for a row of this key.
@@ -288,24 +277,16 @@ fn split(text: &str) -> Result<Split<'_>, EndpointError> {
     if let Some(offset) = before_query.find('\\') {
         return Err(EndpointError::Backslash { offset });
     }
-    let authority_bytes = before_query
-        .get(prefix..)
-        .and_then(|rest| rest.find('/'))
-        .map_or(before_query.len(), |slash| prefix + slash);
-    let (authority, path_and_query) = text
-        .split_at_checked(authority_bytes)
-        .ok_or(EndpointError::Malformed)?;
+    let authority_bytes =
+        before_query.get(prefix..).and_then(|rest| rest.find('/')).map_or(before_query.len(), |slash| prefix + slash);
+    let (authority, path_and_query) = text.split_at_checked(authority_bytes).ok_or(EndpointError::Malformed)?;
     if authority.len() == prefix {
         return Err(EndpointError::HostMissing);
     }
     if authority.contains(['{', '}']) {
         return Err(EndpointError::PlaceholderBeforePath);
     }
-    Ok(Split {
-        scheme,
-        authority,
-        path_and_query,
-    })
+    Ok(Split { scheme, authority, path_and_query })
 }
 
 /// The scheme, and how many bytes it and `://` take.
@@ -329,10 +310,9 @@ const fn parser_error(error: url::ParseError) -> EndpointError {
     match error {
         E::EmptyHost => EndpointError::HostMissing,
         E::InvalidPort => EndpointError::PortInvalid,
-        E::IdnaError
-        | E::InvalidIpv4Address
-        | E::InvalidIpv6Address
-        | E::InvalidDomainCharacter => EndpointError::HostInvalid,
+        E::IdnaError | E::InvalidIpv4Address | E::InvalidIpv6Address | E::InvalidDomainCharacter => {
+            EndpointError::HostInvalid
+        }
         _ => EndpointError::Malformed,
     }
 }
@@ -379,10 +359,7 @@ mod tests {
             ("http://x.test:80/", "http://x.test"),
             ("http://host:8080", "http://host:8080"),
             ("https://x.test:65535/", "https://x.test:65535"),
-            (
-                "http://my_service.ns.svc.cluster.local.:8080/",
-                "http://my_service.ns.svc.cluster.local:8080",
-            ),
+            ("http://my_service.ns.svc.cluster.local.:8080/", "http://my_service.ns.svc.cluster.local:8080"),
             ("https://B\u{fc}cher.test/", "https://xn--bcher-kva.test"),
             ("http://[::1]:80", "http://[::1]"),
             ("http://[0:0::0:1]:81", "http://[::1]:81"),
@@ -471,10 +448,7 @@ mod tests {
     fn literals_show_their_address() {
         for (text, expected) in [
             ("http://0x7f.1/", Some("127.0.0.1")),
-            (
-                "http://[::ffff:169.254.169.254]/",
-                Some("::ffff:169.254.169.254"),
-            ),
+            ("http://[::ffff:169.254.169.254]/", Some("::ffff:169.254.169.254")),
             ("http://localhost/", None),
         ] {
             let address = Endpoint::parse(text).unwrap().destination().address();
@@ -486,25 +460,18 @@ mod tests {
     fn userinfo_is_decoded_and_taken_out_of_the_url() {
         let endpoint = Endpoint::parse("https://us%40er:p%3As%2Fs%C3%A5%@x.test/a?b=c#d").unwrap();
         let userinfo = endpoint.userinfo().unwrap();
-        assert_eq!(
-            (userinfo.name.as_str(), userinfo.password.as_str()),
-            ("us@er", "p:s/så%")
-        );
+        assert_eq!((userinfo.name.as_str(), userinfo.password.as_str()), ("us@er", "p:s/så%"));
         assert_eq!(endpoint.url().as_str(), "https://x.test/a?b=c");
         let token = Endpoint::parse("https://token@x.test/").unwrap();
         assert_eq!(token.userinfo().unwrap().password, "");
-        assert_eq!(
-            Endpoint::parse("https://@x.test/").unwrap().userinfo(),
-            None
-        );
+        assert_eq!(Endpoint::parse("https://@x.test/").unwrap().userinfo(), None);
     }
 
     #[test]
     fn placeholders_become_the_encoded_key_and_its_hash() {
         let key = "create_invoice:d8815ab6c48310cfdb01562cba43eb649c73dc11";
-        let url = |template: &str, key: &str| {
-            Endpoint::for_key(template, key).map(|endpoint| endpoint.url().to_string())
-        };
+        let url =
+            |template: &str, key: &str| Endpoint::for_key(template, key).map(|endpoint| endpoint.url().to_string());
         assert_eq!(
             url("https://x.test/v1/{key}", key).unwrap(),
             "https://x.test/v1/create_invoice%3Ad8815ab6c48310cfdb01562cba43eb649c73dc11"
@@ -520,54 +487,33 @@ mod tests {
             "https://x.test/?k=a%2Fb%3Fc%23d%20e%25%26%2B"
         );
         // No second expansion, no other names, no nesting.
-        assert_eq!(
-            url("https://x.test/{key}", "{keyHash}").unwrap(),
-            "https://x.test/%7BkeyHash%7D"
-        );
+        assert_eq!(url("https://x.test/{key}", "{keyHash}").unwrap(), "https://x.test/%7BkeyHash%7D");
         for unchanged in ["{KEY}", "{keyhash}", "{ key}", "{", "{}", "{key"] {
             let template = format!("https://x.test/?{unchanged}");
             let expanded = expand_placeholders(&template, "k");
-            assert!(
-                unchanged.contains(' ') || expanded == Ok(template),
-                "{unchanged}"
-            );
+            assert!(unchanged.contains(' ') || expanded == Ok(template), "{unchanged}");
         }
-        assert_eq!(
-            expand_placeholders("https://x.test/{{key}}", "k").unwrap(),
-            "https://x.test/{k}"
-        );
+        assert_eq!(expand_placeholders("https://x.test/{{key}}", "k").unwrap(), "https://x.test/{k}");
     }
 
     #[test]
     fn a_key_cannot_leave_its_segment_or_grow_without_bound() {
         for dots in [".", "..", "..."] {
-            for template in [
-                "https://x.test/a/{key}",
-                "https://x.test/a/.{key}/b",
-                "https://x.test/a/%2e{key}",
-            ] {
-                assert_eq!(
-                    Endpoint::for_key(template, dots),
-                    Err(EndpointError::KeyOfDots)
-                );
+            for template in ["https://x.test/a/{key}", "https://x.test/a/.{key}/b", "https://x.test/a/%2e{key}"] {
+                assert_eq!(Endpoint::for_key(template, dots), Err(EndpointError::KeyOfDots));
             }
             assert!(Endpoint::for_key("https://x.test/?k={key}", dots).is_ok());
         }
         let many = format!("https://x.test/{}", "{key}".repeat(1_000));
         let refused = Endpoint::for_key(&many, &"å".repeat(100));
-        assert!(
-            matches!(refused, Err(EndpointError::TooLong { bytes }) if bytes < 2 * MAX_ENDPOINT_BYTES)
-        );
+        assert!(matches!(refused, Err(EndpointError::TooLong { bytes }) if bytes < 2 * MAX_ENDPOINT_BYTES));
     }
 
     #[test]
     fn debug_output_shows_the_destination_only() {
         let endpoint = Endpoint::parse("https://us3r:s3cret@x.test/p4th?t0ken").unwrap();
         assert_eq!(format!("{endpoint:?}"), "Endpoint(https://x.test/..)");
-        assert_eq!(
-            format!("{:?}", endpoint.userinfo().unwrap()),
-            "Userinfo(..)"
-        );
+        assert_eq!(format!("{:?}", endpoint.userinfo().unwrap()), "Userinfo(..)");
     }
 
     proptest! {

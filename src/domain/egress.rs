@@ -81,10 +81,7 @@ pub struct Blocked {
 /// The floor of an operator that was told nothing else: link-local and metadata addresses.
 #[must_use]
 pub fn default_floor() -> Vec<IpNet> {
-    LINK_LOCAL
-        .into_iter()
-        .chain(METADATA.map(IpNet::from))
-        .collect()
+    LINK_LOCAL.into_iter().chain(METADATA.map(IpNet::from)).collect()
 }
 
 impl EgressRules {
@@ -112,11 +109,7 @@ impl EgressRules {
         if METADATA.contains(&address) {
             return blocked("metadata");
         }
-        if self
-            .api_server
-            .iter()
-            .any(|api_server| unwrapped(*api_server) == address)
-        {
+        if self.api_server.iter().any(|api_server| unwrapped(*api_server) == address) {
             return blocked("api_server");
         }
         let category = match address {
@@ -213,9 +206,7 @@ pub fn unwrapped(address: IpAddr) -> IpAddr {
 }
 
 fn holds(nets: &[IpNet], address: IpAddr) -> bool {
-    nets.iter().any(|net| {
-        net.contains(&address) || mapped_v4(*net).is_some_and(|v4| v4.contains(&address))
-    })
+    nets.iter().any(|net| net.contains(&address) || mapped_v4(*net).is_some_and(|v4| v4.contains(&address)))
 }
 
 /// The IPv4 network that was written as one of mapped addresses, such as `::ffff:10.0.0.0/104`.
@@ -224,9 +215,7 @@ fn mapped_v4(net: IpNet) -> Option<IpNet> {
         return None;
     };
     let prefix = v6.prefix_len().checked_sub(96)?;
-    Ipv4Net::new(v6.addr().to_ipv4_mapped()?, prefix)
-        .ok()
-        .map(IpNet::V4)
+    Ipv4Net::new(v6.addr().to_ipv4_mapped()?, prefix).ok().map(IpNet::V4)
 }
 
 #[cfg(test)]
@@ -244,18 +233,11 @@ mod tests {
 
     /// An empty policy without floor, on a cluster whose API is at 10.96.0.1.
     fn bare() -> EgressRules {
-        EgressRules {
-            floor: Vec::new(),
-            api_server: vec![ip("10.96.0.1")],
-            ..EgressRules::default()
-        }
+        EgressRules { floor: Vec::new(), api_server: vec![ip("10.96.0.1")], ..EgressRules::default() }
     }
 
     fn category(rules: &EgressRules, address: &str) -> Option<&'static str> {
-        rules
-            .check(ip(address))
-            .err()
-            .map(|blocked| blocked.category)
+        rules.check(ip(address)).err().map(|blocked| blocked.category)
     }
 
     #[test]
@@ -312,10 +294,7 @@ mod tests {
 
     #[test]
     fn private_ranges_can_be_refused() {
-        let rules = EgressRules {
-            allow_private: false,
-            ..bare()
-        };
+        let rules = EgressRules { allow_private: false, ..bare() };
         for private in [
             "10.0.0.1",
             "172.16.0.1",
@@ -333,61 +312,32 @@ mod tests {
             assert_eq!(category(&rules, private), Some("private"), "{private}");
             assert_eq!(category(&bare(), private), None, "{private}");
         }
-        for public in [
-            "172.15.255.255",
-            "172.32.0.0",
-            "100.63.255.255",
-            "100.128.0.0",
-            "192.169.0.0",
-            "2001:db8::1",
-            "fe00::1",
-        ] {
+        for public in
+            ["172.15.255.255", "172.32.0.0", "100.63.255.255", "100.128.0.0", "192.169.0.0", "2001:db8::1", "fe00::1"]
+        {
             assert_eq!(category(&rules, public), None, "{public}");
         }
-        let except = EgressRules {
-            allow: nets(&["10.1.0.0/16"]),
-            ..rules
-        };
+        let except = EgressRules { allow: nets(&["10.1.0.0/16"]), ..rules };
         assert_eq!(category(&except, "10.1.2.3"), None);
         assert_eq!(category(&except, "10.2.2.3"), Some("private"));
     }
 
     #[test]
     fn allow_lifts_the_built_in_refusals_and_nothing_else() {
-        let demo = EgressRules {
-            allow: nets(&["127.0.0.0/8"]),
-            ..EgressRules::default()
-        };
+        let demo = EgressRules { allow: nets(&["127.0.0.0/8"]), ..EgressRules::default() };
         for allowed in ["127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::127.0.0.1"] {
             assert_eq!(category(&demo, allowed), None, "{allowed}");
         }
         assert_eq!(category(&demo, "::1"), Some("loopback"));
-        let all = EgressRules {
-            allow: nets(&["0.0.0.0/0", "::/0"]),
-            ..bare()
-        };
-        for lifted in [
-            "127.0.0.1",
-            "::1",
-            "10.96.0.1",
-            "169.254.169.254",
-            "224.0.0.1",
-            "255.255.255.255",
-            "0.0.0.0",
-            "::",
-        ] {
+        let all = EgressRules { allow: nets(&["0.0.0.0/0", "::/0"]), ..bare() };
+        for lifted in
+            ["127.0.0.1", "::1", "10.96.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "0.0.0.0", "::"]
+        {
             assert_eq!(category(&all, lifted), None, "{lifted}");
         }
         // All of IPv6 is not all of IPv4 in IPv6's clothes.
-        let v6 = EgressRules {
-            allow: nets(&["::/0", "64:ff9b::/96"]),
-            ..bare()
-        };
-        for refused in [
-            "::ffff:169.254.169.254",
-            "64:ff9b::127.0.0.1",
-            "::127.0.0.1",
-        ] {
+        let v6 = EgressRules { allow: nets(&["::/0", "64:ff9b::/96"]), ..bare() };
+        for refused in ["::ffff:169.254.169.254", "64:ff9b::127.0.0.1", "::127.0.0.1"] {
             assert!(v6.check(ip(refused)).is_err(), "{refused}");
         }
     }
@@ -418,46 +368,26 @@ mod tests {
 
     #[test]
     fn rules_may_be_written_in_either_family() {
-        let mapped = EgressRules {
-            deny: nets(&["::ffff:10.0.0.0/104"]),
-            ..bare()
-        };
+        let mapped = EgressRules { deny: nets(&["::ffff:10.0.0.0/104"]), ..bare() };
         assert_eq!(category(&mapped, "10.1.2.3"), Some("denied"));
         assert_eq!(category(&mapped, "::ffff:10.1.2.3"), Some("denied"));
         assert_eq!(category(&mapped, "11.1.2.3"), None);
-        let lifted = EgressRules {
-            allow: nets(&["::ffff:127.0.0.1/128"]),
-            ..bare()
-        };
+        let lifted = EgressRules { allow: nets(&["::ffff:127.0.0.1/128"]), ..bare() };
         assert_eq!(category(&lifted, "127.0.0.1"), None);
         assert_eq!(category(&lifted, "127.0.0.2"), Some("loopback"));
         // The gateway's prefix as a whole can be denied, and all of IPv6 without IPv4.
-        let nat64 = EgressRules {
-            deny: nets(&["64:ff9b::/96"]),
-            ..bare()
-        };
+        let nat64 = EgressRules { deny: nets(&["64:ff9b::/96"]), ..bare() };
         assert_eq!(category(&nat64, "64:ff9b::93.184.216.34"), Some("denied"));
-        let no_v6 = EgressRules {
-            deny: nets(&["::/0"]),
-            ..bare()
-        };
+        let no_v6 = EgressRules { deny: nets(&["::/0"]), ..bare() };
         assert_eq!(category(&no_v6, "93.184.216.34"), None);
         assert_eq!(category(&no_v6, "2606:2800:220:1::1"), Some("denied"));
-        let api = EgressRules {
-            api_server: vec![ip("::ffff:192.0.2.1")],
-            ..bare()
-        };
+        let api = EgressRules { api_server: vec![ip("::ffff:192.0.2.1")], ..bare() };
         assert_eq!(category(&api, "192.0.2.1"), Some("api_server"));
     }
 
     #[test]
     fn messages_name_the_address_the_reason_and_the_mend() {
-        let message = |address| {
-            EgressRules::default()
-                .check(ip(address))
-                .unwrap_err()
-                .to_string()
-        };
+        let message = |address| EgressRules::default().check(ip(address)).unwrap_err().to_string();
         assert_eq!(
             message("::ffff:127.0.0.1"),
             "the address 127.0.0.1 is refused as loopback: list it in egress.allowCidrs if it is meant"

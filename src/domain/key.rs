@@ -36,17 +36,13 @@ pub enum KeyError {
     #[error("the operation is empty: name it, as in `create_invoice`")]
     OperationEmpty,
     /// The operation has more than [`MAX_OPERATION_CHARS`] characters.
-    #[error(
-        "the operation has {chars} characters: at most {MAX_OPERATION_CHARS} are allowed, shorten it"
-    )]
+    #[error("the operation has {chars} characters: at most {MAX_OPERATION_CHARS} are allowed, shorten it")]
     OperationTooLong {
         /// Characters given.
         chars: usize,
     },
     /// The operation holds a character that may not stand in a header value of visible ASCII.
-    #[error(
-        "the operation's character {position} is {character:?}: use visible ASCII only (0x21 to 0x7e, no spaces)"
-    )]
+    #[error("the operation's character {position} is {character:?}: use visible ASCII only (0x21 to 0x7e, no spaces)")]
     OperationNotVisibleAscii {
         /// Position of the first such character, counted from 1.
         position: usize,
@@ -60,9 +56,7 @@ pub enum KeyError {
         version: i64,
     },
     /// The arguments are not one JSON document.
-    #[error(
-        "the arguments are not JSON: {expected} expected at byte {offset}; pass one JSON document"
-    )]
+    #[error("the arguments are not JSON: {expected} expected at byte {offset}; pass one JSON document")]
     ArgumentsNotJson {
         /// Where the text stops being JSON, in bytes.
         offset: usize,
@@ -87,9 +81,7 @@ pub enum KeyError {
         digits: usize,
     },
     /// A `\uD800` to `\uDFFF` escape without its other half names no character.
-    #[error(
-        "the escape at byte {offset} of the arguments is half a surrogate pair: write both halves"
-    )]
+    #[error("the escape at byte {offset} of the arguments is half a surrogate pair: write both halves")]
     LoneSurrogate {
         /// Where the escape starts, in bytes.
         offset: usize,
@@ -171,10 +163,7 @@ pub fn key_hash(key: &str) -> String {
 /// The digest at the end of a key that [`derive_key`] can have made, or nothing for a key made elsewhere.
 fn derived_digest(key: &str) -> Option<&str> {
     let (operation, digest) = key.rsplit_once(':')?;
-    let is_digest = digest.len() == DIGEST_HEX_DIGITS
-        && digest
-            .bytes()
-            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let is_digest = digest.len() == DIGEST_HEX_DIGITS && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     (is_digest && check_operation(operation).is_ok()).then_some(digest)
 }
 
@@ -186,24 +175,15 @@ fn check_operation(operation: &str) -> Result<(), KeyError> {
     if chars > MAX_OPERATION_CHARS {
         return Err(KeyError::OperationTooLong { chars });
     }
-    match operation
-        .chars()
-        .enumerate()
-        .find(|(_, c)| !c.is_ascii_graphic())
-    {
-        Some((index, character)) => Err(KeyError::OperationNotVisibleAscii {
-            position: index + 1,
-            character,
-        }),
+    match operation.chars().enumerate().find(|(_, c)| !c.is_ascii_graphic()) {
+        Some((index, character)) => Err(KeyError::OperationNotVisibleAscii { position: index + 1, character }),
         None => Ok(()),
     }
 }
 
 /// The first [`DIGEST_HEX_DIGITS`] lower-case hex digits of SHA-256 over the text's UTF-8.
 fn digest_prefix(text: &str) -> String {
-    const HEX: [char; 16] = [
-        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
-    ];
+    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
     Sha256::digest(text.as_bytes())
         .iter()
         .flat_map(|byte| [byte >> 4, byte & 0x0f])
@@ -231,10 +211,7 @@ mod tests {
     fn canonical(args: &str) -> String {
         let text = derive(args).unwrap();
         let inner = text.strip_prefix("{\"args\":").unwrap();
-        inner
-            .strip_suffix(",\"entity\":\"e\",\"op\":\"op\",\"tenant\":\"t\",\"v\":1}")
-            .unwrap()
-            .to_owned()
+        inner.strip_suffix(",\"entity\":\"e\",\"op\":\"op\",\"tenant\":\"t\",\"v\":1}").unwrap().to_owned()
     }
 
     #[test]
@@ -247,18 +224,10 @@ mod tests {
             let version = vector["intent_version"].as_i64().unwrap();
             let (tenant, op, entity) = (text("tenant_id"), text("operation"), text("entity_id"));
             let canonical = canonical_intent(tenant, op, entity, version, text("args_json"));
-            assert_eq!(
-                canonical.as_deref(),
-                Ok(text("canonical")),
-                "{}",
-                text("name")
-            );
+            assert_eq!(canonical.as_deref(), Ok(text("canonical")), "{}", text("name"));
             let key = derive_key(tenant, op, entity, version, text("args_json"));
             assert_eq!(key.as_deref(), Ok(text("key")), "{}", text("name"));
-            assert_eq!(
-                key_hash(text("key")),
-                text("key").rsplit_once(':').unwrap().1
-            );
+            assert_eq!(key_hash(text("key")), text("key").rsplit_once(':').unwrap().1);
         }
     }
 
@@ -270,21 +239,12 @@ mod tests {
         assert!(all.len() >= 16, "the vectors are read");
         for vector in all {
             let field = |name: &str| {
-                if vector[name].is_null() {
-                    &default[name]
-                } else {
-                    &vector[name]
-                }
+                if vector[name].is_null() { &default[name] } else { &vector[name] }
             };
             let text = |name: &str| field(name).as_str().unwrap();
             let version = field("intent_version").as_i64().unwrap();
-            let result = derive_key(
-                text("tenant_id"),
-                text("operation"),
-                text("entity_id"),
-                version,
-                text("args_json"),
-            );
+            let result =
+                derive_key(text("tenant_id"), text("operation"), text("entity_id"), version, text("args_json"));
             assert!(result.is_err(), "{} gave {result:?}", text("name"));
         }
     }
@@ -315,47 +275,27 @@ mod tests {
     #[test]
     fn the_limit_of_nesting_counts_open_brackets_of_the_arguments() {
         for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
-            let nested = |depth: usize, leaf: &str| {
-                format!("{}{leaf}{}", open.repeat(depth), close.repeat(depth))
-            };
+            let nested = |depth: usize, leaf: &str| format!("{}{leaf}{}", open.repeat(depth), close.repeat(depth));
             assert!(derive(&nested(128, "1")).is_ok());
             let refused = derive(&nested(129, "1"));
-            assert!(
-                matches!(refused, Err(KeyError::NestedTooDeep { .. })),
-                "{refused:?}"
-            );
+            assert!(matches!(refused, Err(KeyError::NestedTooDeep { .. })), "{refused:?}");
         }
         // Brackets beside each other are not nested, and an unclosed one is refused before any depth does harm.
         assert!(derive(&format!("[{}[]]", "[],".repeat(10_000))).is_ok());
-        assert!(matches!(
-            derive(&"[".repeat(1 << 20)),
-            Err(KeyError::NestedTooDeep { .. })
-        ));
+        assert!(matches!(derive(&"[".repeat(1 << 20)), Err(KeyError::NestedTooDeep { .. })));
     }
 
     #[test]
     fn the_limit_of_digits_leaves_out_the_sign() {
         let digits = |n: usize| "9".repeat(n);
-        assert_eq!(
-            canonical(&format!("-{}", digits(4300))),
-            format!("-{}", digits(4300))
-        );
+        assert_eq!(canonical(&format!("-{}", digits(4300))), format!("-{}", digits(4300)));
         for sign in ["", "-"] {
             let refused = derive(&format!("{sign}{}", digits(4301)));
-            assert_eq!(
-                refused,
-                Err(KeyError::IntegerTooLong {
-                    offset: 0,
-                    digits: 4301
-                })
-            );
+            assert_eq!(refused, Err(KeyError::IntegerTooLong { offset: 0, digits: 4301 }));
         }
         // A float has no such limit, only its range.
         assert_eq!(canonical(&format!("0.{}", digits(5000))), "1.0");
-        assert_eq!(
-            derive(&format!("{}.0", digits(5000))),
-            Err(KeyError::NumberNotFinite { offset: 0 })
-        );
+        assert_eq!(derive(&format!("{}.0", digits(5000))), Err(KeyError::NumberNotFinite { offset: 0 }));
     }
 
     #[test]
@@ -423,10 +363,7 @@ mod tests {
 
     #[test]
     fn white_space_of_json_is_accepted_everywhere_between_tokens() {
-        assert_eq!(
-            canonical(" \t\r\n{ \"b\" :\n[ 1 ,\t2 ] , \"a\":{ } } \n"),
-            "{\"a\":{},\"b\":[1,2]}"
-        );
+        assert_eq!(canonical(" \t\r\n{ \"b\" :\n[ 1 ,\t2 ] , \"a\":{ } } \n"), "{\"a\":{},\"b\":[1,2]}");
         assert_eq!(canonical("[ ]"), "[]");
     }
 
@@ -434,42 +371,20 @@ mod tests {
     fn strings_are_escaped_as_python_escapes_them() {
         assert_eq!(canonical("\"\u{7f}\""), "\"\\u007f\"");
         assert_eq!(canonical("\"\\/\\u002F\""), "\"//\"");
-        assert_eq!(
-            canonical("\"\\u0000\\u001F\\u0008\\u0041\""),
-            "\"\\u0000\\u001f\\bA\""
-        );
-        assert_eq!(
-            canonical("\"\u{10ffff}\u{2028}\""),
-            "\"\\udbff\\udfff\\u2028\""
-        );
+        assert_eq!(canonical("\"\\u0000\\u001F\\u0008\\u0041\""), "\"\\u0000\\u001f\\bA\"");
+        assert_eq!(canonical("\"\u{10ffff}\u{2028}\""), "\"\\udbff\\udfff\\u2028\"");
         assert_eq!(canonical("\"\\uD83D\\uDE00\""), "\"\\ud83d\\ude00\"");
-        for lone in [
-            "\\ud83d",
-            "\\ud83dx",
-            "\\ud83d\\u0041",
-            "\\ud83d\\ud83d\\ude00",
-            "\\ude00\\ud83d",
-            "\\ud83d\\n",
-        ] {
+        for lone in ["\\ud83d", "\\ud83dx", "\\ud83d\\u0041", "\\ud83d\\ud83d\\ude00", "\\ude00\\ud83d", "\\ud83d\\n"] {
             let refused = derive(&format!("[\"{lone}\"]"));
-            assert!(
-                matches!(refused, Err(KeyError::LoneSurrogate { .. })),
-                "{lone}: {refused:?}"
-            );
+            assert!(matches!(refused, Err(KeyError::LoneSurrogate { .. })), "{lone}: {refused:?}");
         }
     }
 
     #[test]
     fn equal_keys_are_equal_after_unescaping_and_the_last_one_wins() {
-        assert_eq!(
-            canonical("{\"a\":1,\"b\":2,\"\\u0061\":3,\"a\":[4]}"),
-            "{\"a\":[4],\"b\":2}"
-        );
+        assert_eq!(canonical("{\"a\":1,\"b\":2,\"\\u0061\":3,\"a\":[4]}"), "{\"a\":[4],\"b\":2}");
         // What loses must still be within the contract: a key never rests on text that was refused elsewhere.
-        assert_eq!(
-            derive("{\"a\":1e999,\"a\":1}"),
-            Err(KeyError::NumberNotFinite { offset: 5 })
-        );
+        assert_eq!(derive("{\"a\":1e999,\"a\":1}"), Err(KeyError::NumberNotFinite { offset: 5 }));
     }
 
     #[test]
@@ -497,10 +412,6 @@ mod tests {
         let text = format!("{open}{inner}{}", "}".repeat(127));
         let started = std::time::Instant::now();
         assert!(derive(&text).is_ok());
-        assert!(
-            started.elapsed() < std::time::Duration::from_secs(5),
-            "{:?}",
-            started.elapsed()
-        );
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
     }
 }

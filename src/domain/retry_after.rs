@@ -46,9 +46,7 @@ impl RetryAfter {
     pub fn stated(self, date: Option<SystemTime>, now: SystemTime) -> Duration {
         match self {
             Self::Seconds(seconds) => Duration::from_secs(seconds),
-            Self::At(instant) => instant
-                .duration_since(date.unwrap_or(now))
-                .unwrap_or_default(),
+            Self::At(instant) => instant.duration_since(date.unwrap_or(now)).unwrap_or_default(),
         }
     }
 }
@@ -77,12 +75,7 @@ pub fn wait(stated: Duration, cap: Duration, random: f64) -> Duration {
 
 /// How long to wait for a counted retry: the larger of the stated time, as in [`wait`], and the row's own backoff.
 #[must_use]
-pub fn counted_wait(
-    stated: Duration,
-    cap: Duration,
-    own_backoff: Duration,
-    random: f64,
-) -> Duration {
+pub fn counted_wait(stated: Duration, cap: Duration, own_backoff: Duration, random: f64) -> Duration {
     wait(stated, cap, random).max(own_backoff)
 }
 
@@ -196,20 +189,14 @@ mod tests {
             assert_eq!(stated, Some(Duration::from_secs(expected)), "{dates:?}");
         }
         // Seconds count from the receipt, whatever the Date says.
-        assert_eq!(
-            stated_delay(&["5"], &[date], at(0)),
-            Some(Duration::from_secs(5))
-        );
+        assert_eq!(stated_delay(&["5"], &[date], at(0)), Some(Duration::from_secs(5)));
     }
 
     #[test]
     fn jitter_is_up_to_the_larger_of_a_second_and_a_tenth() {
         let seconds = Duration::from_secs;
         for (stated, half_of_the_jitter) in [(0, 1_500), (1, 1_500), (10, 10_500), (100, 105_000)] {
-            assert_eq!(
-                wait(seconds(stated), CAP, 0.5),
-                Duration::from_millis(half_of_the_jitter)
-            );
+            assert_eq!(wait(seconds(stated), CAP, 0.5), Duration::from_millis(half_of_the_jitter));
         }
         // The jitter comes on top of the cap too: many rows that were capped do not return at once.
         assert_eq!(wait(Duration::MAX, CAP, 0.5), CAP + CAP / 20);
@@ -221,10 +208,7 @@ mod tests {
     fn a_counted_retry_takes_the_larger_of_both_times() {
         let seconds = Duration::from_secs;
         assert_eq!(counted_wait(seconds(60), CAP, seconds(2), 0.0), seconds(60));
-        assert_eq!(
-            counted_wait(seconds(60), CAP, seconds(900), 0.0),
-            seconds(900)
-        );
+        assert_eq!(counted_wait(seconds(60), CAP, seconds(900), 0.0), seconds(900));
     }
 
     proptest! {

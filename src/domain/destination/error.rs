@@ -16,9 +16,7 @@ pub enum EndpointError {
         bytes: usize,
     },
     /// White space or a control character, which other parsers would drop or encode.
-    #[error(
-        "the endpoint holds white space or a control character at byte {offset}: percent-encode or remove it"
-    )]
+    #[error("the endpoint holds white space or a control character at byte {offset}: percent-encode or remove it")]
     Space {
         /// Where it stands, in bytes from 0.
         offset: usize,
@@ -49,14 +47,10 @@ pub enum EndpointError {
     )]
     UserinfoInvalid,
     /// A brace in the authority: data may not choose the host.
-    #[error(
-        "the endpoint has a brace before its path: placeholders may stand in path and query only"
-    )]
+    #[error("the endpoint has a brace before its path: placeholders may stand in path and query only")]
     PlaceholderBeforePath,
     /// A key of dots alone would walk up the path.
-    #[error(
-        "a key of dots alone cannot stand in the endpoint's path: use {{keyHash}} instead of {{key}}"
-    )]
+    #[error("a key of dots alone cannot stand in the endpoint's path: use {{keyHash}} instead of {{key}}")]
     KeyOfDots,
     /// Anything else the URL parser refuses.
     #[error("the endpoint is not a valid URL")]

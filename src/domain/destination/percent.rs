@@ -23,9 +23,7 @@ pub(super) fn decode(text: &str) -> Option<String> {
 }
 
 fn hex_value(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|value| u8::try_from(value).ok())
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
 /// Appends the text with all but RFC 3986's unreserved characters as `%XX`, so it stays one path segment or query value.

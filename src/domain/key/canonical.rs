@@ -114,16 +114,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expected(&self, expected: &'static str) -> KeyError {
-        KeyError::ArgumentsNotJson {
-            offset: self.at,
-            expected,
-        }
+        KeyError::ArgumentsNotJson { offset: self.at, expected }
     }
 
     fn slice(&self, from: usize, to: usize) -> Result<&'a str, KeyError> {
-        self.text
-            .get(from..to)
-            .ok_or_else(|| self.expected("a whole character"))
+        self.text.get(from..to).ok_or_else(|| self.expected("a whole character"))
     }
 
     /// Parses a value inside `depth` open brackets.
@@ -142,11 +137,7 @@ impl<'a> Parser<'a> {
     }
 
     fn literal(&mut self, name: &'static str) -> Result<Value<'a>, KeyError> {
-        if !self
-            .text
-            .get(self.at..)
-            .is_some_and(|rest| rest.starts_with(name))
-        {
+        if !self.text.get(self.at..).is_some_and(|rest| rest.starts_with(name)) {
             return Err(self.expected("a JSON value"));
         }
         self.at += name.len();
@@ -264,27 +255,15 @@ impl<'a> Parser<'a> {
 
         if fraction.is_none() && exponent.is_none() {
             if integer_digits > MAX_INTEGER_DIGITS {
-                return Err(KeyError::IntegerTooLong {
-                    offset,
-                    digits: integer_digits,
-                });
+                return Err(KeyError::IntegerTooLong { offset, digits: integer_digits });
             }
             // Python has no negative zero among its integers.
-            let text = if integer == "0" {
-                integer
-            } else {
-                self.slice(offset, self.at)?
-            };
+            let text = if integer == "0" { integer } else { self.slice(offset, self.at)? };
             return Ok(Value::Literal(text));
         }
-        number::parse_float(
-            negative,
-            integer,
-            fraction.unwrap_or(""),
-            exponent.unwrap_or("0"),
-        )
-        .map(Value::Float)
-        .ok_or(KeyError::NumberNotFinite { offset })
+        number::parse_float(negative, integer, fraction.unwrap_or(""), exponent.unwrap_or("0"))
+            .map(Value::Float)
+            .ok_or(KeyError::NumberNotFinite { offset })
     }
 
     /// A string from its opening quote to past its closing one, unescaped.
@@ -313,10 +292,7 @@ impl<'a> Parser<'a> {
     /// What stands for itself up to the next quote, backslash, control character or the end.
     fn plain_run(&mut self) -> Result<&'a str, KeyError> {
         let start = self.at;
-        while self
-            .peek()
-            .is_some_and(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
-        {
+        while self.peek().is_some_and(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
             self.at += 1;
         }
         self.slice(start, self.at)
@@ -347,10 +323,7 @@ impl<'a> Parser<'a> {
         if let Some(character) = char::from_u32(first) {
             return Ok(character);
         }
-        let followed = self
-            .text
-            .get(self.at..)
-            .is_some_and(|rest| rest.starts_with("\\u"));
+        let followed = self.text.get(self.at..).is_some_and(|rest| rest.starts_with("\\u"));
         if !(0xd800..0xdc00).contains(&first) || !followed {
             return Err(KeyError::LoneSurrogate { offset });
         }
@@ -379,9 +352,7 @@ impl<'a> Parser<'a> {
 /// Sorts members by name and keeps the last of equal names, as a Python dict does.
 ///
 /// The order of UTF-8 bytes is the order of code points, so the comparison of `str` is the one asked for.
-fn sorted_last_wins<'a>(
-    mut members: Vec<(Cow<'a, str>, Value<'a>)>,
-) -> Vec<(Cow<'a, str>, Value<'a>)> {
+fn sorted_last_wins<'a>(mut members: Vec<(Cow<'a, str>, Value<'a>)>) -> Vec<(Cow<'a, str>, Value<'a>)> {
     // The sort is stable: equal names stay in the order of the text.
     members.sort_by(|left, right| left.0.cmp(&right.0));
     members.dedup_by(|later, kept| {

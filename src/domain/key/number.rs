@@ -17,18 +17,9 @@ const CERTAIN_EXPONENT: i64 = 400;
 /// The double nearest to the number, ties to even; nothing where that is infinite.
 ///
 /// `integer` and `fraction` are ASCII digits, `exponent` is digits with an optional sign.
-pub(super) fn parse_float(
-    negative: bool,
-    integer: &str,
-    fraction: &str,
-    exponent: &str,
-) -> Option<f64> {
+pub(super) fn parse_float(negative: bool, integer: &str, fraction: &str, exponent: &str) -> Option<f64> {
     let zero = if negative { -0.0 } else { 0.0 };
-    let digits = if fraction.is_empty() {
-        Cow::Borrowed(integer)
-    } else {
-        Cow::Owned(format!("{integer}{fraction}"))
-    };
+    let digits = if fraction.is_empty() { Cow::Borrowed(integer) } else { Cow::Owned(format!("{integer}{fraction}")) };
     let significant = digits.trim_start_matches('0');
     if significant.is_empty() {
         return Some(zero);
@@ -36,9 +27,7 @@ pub(super) fn parse_float(
 
     // The value is 0.SIGNIFICANT times 10 to the power of `scale`.
     let leading_zeros = count(digits.len() - significant.len());
-    let scale = parse_exponent(exponent)
-        .saturating_add(count(integer.len()))
-        .saturating_sub(leading_zeros);
+    let scale = parse_exponent(exponent).saturating_add(count(integer.len())).saturating_sub(leading_zeros);
     if scale < -CERTAIN_EXPONENT {
         return Some(zero);
     }
@@ -46,15 +35,9 @@ pub(super) fn parse_float(
         return None;
     }
 
-    let (head, tail) = significant
-        .split_at_checked(DECISIVE_DIGITS)
-        .unwrap_or((significant, ""));
+    let (head, tail) = significant.split_at_checked(DECISIVE_DIGITS).unwrap_or((significant, ""));
     let sign = if negative { "-" } else { "" };
-    let sticky = if tail.bytes().any(|digit| digit != b'0') {
-        "1"
-    } else {
-        ""
-    };
+    let sticky = if tail.bytes().any(|digit| digit != b'0') { "1" } else { "" };
     let parsed: f64 = format!("{sign}0.{head}{sticky}e{scale}").parse().ok()?;
     parsed.is_finite().then_some(parsed)
 }
@@ -93,10 +76,7 @@ pub(super) fn write_float(number: f64, out: &mut String) {
             match digits.split_at_checked(whole_digits) {
                 Some((whole, "")) => push_all(out, &[whole, ".0"]),
                 Some((whole, rest)) => push_all(out, &[whole, ".", rest]),
-                None => push_all(
-                    out,
-                    &[&digits, &"0".repeat(whole_digits - digits.len()), ".0"],
-                ),
+                None => push_all(out, &[&digits, &"0".repeat(whole_digits - digits.len()), ".0"]),
             }
         }
         Err(_) if exponent >= -4 => {
@@ -120,14 +100,10 @@ pub(super) fn write_float(number: f64, out: &mut String) {
 /// decimal of that length can belong to the neighbour, hence the check that it reads back.
 fn shortest_scientific(number: f64) -> String {
     let shortest = format!("{number:e}");
-    let mantissa = shortest
-        .split_once('e')
-        .map_or(shortest.as_str(), |(mantissa, _)| mantissa);
+    let mantissa = shortest.split_once('e').map_or(shortest.as_str(), |(mantissa, _)| mantissa);
     let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
     let nearest = format!("{number:.*e}", digits.saturating_sub(1));
-    let reads_back = nearest
-        .parse::<f64>()
-        .is_ok_and(|read| read.to_bits() == number.to_bits());
+    let reads_back = nearest.parse::<f64>().is_ok_and(|read| read.to_bits() == number.to_bits());
     if reads_back { nearest } else { shortest }
 }
 
@@ -181,45 +157,21 @@ mod tests {
     #[test]
     fn exponents_and_zeros_of_any_length_meet_each_other() {
         let zeros = "0".repeat(900_000);
-        assert_eq!(
-            parse_float(false, "0", &format!("{zeros}1"), "900001"),
-            Some(1.0)
-        );
-        assert_eq!(
-            parse_float(true, &format!("1{zeros}"), "", "-900000"),
-            Some(-1.0)
-        );
+        assert_eq!(parse_float(false, "0", &format!("{zeros}1"), "900001"), Some(1.0));
+        assert_eq!(parse_float(true, &format!("1{zeros}"), "", "-900000"), Some(-1.0));
         assert_eq!(parse_float(false, "1", "", "99999999999999999999999"), None);
-        assert_eq!(
-            parse_float(false, "1", "", "-99999999999999999999999"),
-            Some(0.0)
-        );
-        assert_eq!(
-            parse_float(false, "0", "000", "99999999999999999999999"),
-            Some(0.0)
-        );
+        assert_eq!(parse_float(false, "1", "", "-99999999999999999999999"), Some(0.0));
+        assert_eq!(parse_float(false, "0", "000", "99999999999999999999999"), Some(0.0));
         assert_eq!(parse_float(false, "1", "", "+5"), Some(1e5));
-        assert_eq!(
-            parse_float(false, "1", "", "-0000000000000000000000001"),
-            Some(0.1)
-        );
+        assert_eq!(parse_float(false, "1", "", "-0000000000000000000000001"), Some(0.1));
     }
 
     #[test]
     fn the_edges_of_the_range_round_as_ieee_says() {
-        assert_eq!(
-            parse_float(false, "1", "7976931348623158", "308"),
-            Some(f64::MAX)
-        );
+        assert_eq!(parse_float(false, "1", "7976931348623158", "308"), Some(f64::MAX));
         assert_eq!(parse_float(false, "1", "7976931348623159", "308"), None);
-        assert_eq!(
-            parse_float(false, "2", "4703282292062328", "-324"),
-            Some(5e-324)
-        );
-        assert_eq!(
-            parse_float(false, "2", "4703282292062327", "-324"),
-            Some(0.0)
-        );
+        assert_eq!(parse_float(false, "2", "4703282292062328", "-324"), Some(5e-324));
+        assert_eq!(parse_float(false, "2", "4703282292062327", "-324"), Some(0.0));
     }
 
     #[test]
@@ -228,9 +180,6 @@ mod tests {
         let tie = |tail: &str| parse_float(false, "9007199254740993", tail, "0").map(printed);
         let zeros = "0".repeat(2_000);
         assert_eq!(tie(&zeros).as_deref(), Some("9007199254740992.0"));
-        assert_eq!(
-            tie(&format!("{zeros}1")).as_deref(),
-            Some("9007199254740994.0")
-        );
+        assert_eq!(tie(&format!("{zeros}1")).as_deref(), Some("9007199254740994.0"));
     }
 }

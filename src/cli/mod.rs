@@ -1,0 +1,92 @@
+//! The commands: one file a subcommand, each the composition root of what it runs.
+#![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "doc comments here are help texts, shown as they are")]
+
+// mod controller;
+mod crd;
+mod database;
+// mod demo;
+mod documents;
+mod key;
+mod migrate;
+mod policy;
+mod relay;
+// mod sandbox;
+mod signal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::telemetry::logs::{self, LogFormat};
+
+/// Any error of a command, shown to the person who called it.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// The command did what it was asked.
+pub const DONE: u8 = 0;
+/// The command failed.
+pub const FAILED: u8 = 1;
+/// Wrong usage, or an invalid document.
+pub const INVALID: u8 = 2;
+
+/// Outbox relays: rows of a PostgreSQL table in, HTTP effects out, once each.
+#[derive(Debug, Parser)]
+#[command(name = "outbox", version, propagate_version = true)]
+pub struct Cli {
+    /// What is logged, in the syntax of RUST_LOG (such as info, or outbox_operator=debug).
+    #[arg(long, global = true, env = "OUTBOX_LOG", default_value = "info", value_name = "FILTER")]
+    log: String,
+    /// How log lines are spelled.
+    #[arg(long, global = true, env = "OUTBOX_LOG_FORMAT", default_value = "text", value_enum)]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    // Run the operator.
+    // Controller(controller::ControllerArgs),
+    /// Run one relay.
+    Relay(relay::RelayArgs),
+    /// Create or adopt the outbox table.
+    Migrate(migrate::MigrateArgs),
+    /// Print the idempotency key of an intent.
+    Key(key::KeyArgs),
+    /// Look into policy documents.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// Print the custom resource definitions.
+    Crd(crd::CrdArgs),
+    // Run a receiver that deduplicates by key and misbehaves on request.
+    // Sandbox(sandbox::SandboxArgs),
+    // Tell the whole relay story in a minute, on a throwaway PostgreSQL.
+    // Demo(demo::DemoArgs),
+}
+
+impl Cli {
+    /// Runs the command. Errors are on standard error when this returns.
+    pub async fn run(self) -> ExitCode {
+        logs::init(&self.log, self.log_format);
+        let result = match self.command {
+            // Command::Controller(args) => args.run().await,
+            Command::Relay(args) => args.run().await,
+            Command::Migrate(args) => args.run().await,
+            Command::Key(args) => args.run(),
+            Command::Policy(command) => Ok(command.run()),
+            Command::Crd(args) => args.run(),
+            // Command::Sandbox(args) => args.run().await,
+            // Command::Demo(args) => args.run().await,
+        };
+        result.unwrap_or_else(|error| {
+            eprintln!("outbox: {error}");
+            ExitCode::from(FAILED)
+        })
+    }
+}
+
+/// Prints to standard output. A reader that went away (`| head`) is no failure.
+pub fn print(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}

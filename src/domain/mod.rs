@@ -1,0 +1,14 @@
+//! Decisions, as pure functions: no I/O, no clock, no random source of their own (`now` and randomness are arguments),
+//! and nothing of Kubernetes, SQL or the HTTP client.
+
+pub mod backoff;
+pub mod destination;
+pub mod egress;
+pub mod json_pointer;
+pub mod judge;
+pub mod key;
+pub mod retry_after;
+pub mod row;
+pub mod scaling;
+pub mod settings;
+pub mod transition;

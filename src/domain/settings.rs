@@ -1,0 +1,160 @@
+//! Validated settings: what a document means once nothing in it can be wrong.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{backoff::Backoff, egress::EgressRules, row::Reason};
+
+/// Time kept between an attempt's deadline and the end of its lease: for the claim's own commit and the settle after it.
+pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
+
+/// How a relay serves its table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RelaySettings {
+    /// `namespace/name`, or the name alone.
+    pub name: String,
+    /// Tenants whose rows are served; empty: all. Canonical UUID text.
+    pub tenants: Vec<String>,
+    /// Connections per pod.
+    pub max_connections: u32,
+    /// Connections of the whole relay.
+    pub connection_budget: u32,
+    /// Requests in flight per pod.
+    pub concurrency: usize,
+    /// Rows per claim at most; `None`: what is free.
+    pub claim_batch: Option<usize>,
+    /// How long a claimed row belongs to its pod.
+    pub lease: Duration,
+    /// How often an empty table is asked again.
+    pub poll_interval: Duration,
+    /// Whether a relay run by hand migrates at its start.
+    pub migrate: bool,
+    /// How rows are sent, judged and repeated.
+    pub policy: Policy,
+}
+
+/// How rows are sent, judged and repeated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// The request.
+    pub request: RequestPolicy,
+    /// Until a connection stands.
+    pub connect_timeout: Duration,
+    /// Over the whole attempt.
+    pub total_timeout: Duration,
+    /// Whether the receiver does a key's work once.
+    pub receiver_enforces_keys: bool,
+    /// How long the receiver remembers a key; `None`: for ever.
+    pub key_window: Option<Duration>,
+    /// How the wait grows.
+    pub backoff: Backoff,
+    /// Attempts in all.
+    pub max_attempts: u32,
+    /// Age past which a row is exhausted.
+    pub max_age: Duration,
+    /// Longest `Retry-After` that is believed; `None`: it is not read.
+    pub retry_after_cap: Option<Duration>,
+    /// Overrides of the built-in verdicts, first match wins.
+    pub classify: Vec<ClassifyRule>,
+    /// Which addresses may be connected to.
+    pub egress: EgressRules,
+    /// Bytes of an answer's body that are read.
+    pub max_response_bytes: usize,
+    /// Where the receiver's own name of the effect is.
+    pub downstream_id: DownstreamIdSource,
+}
+
+/// The shape of the request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestPolicy {
+    /// `POST`, `PUT` or `PATCH`.
+    pub method: &'static str,
+    /// Headers by name, checked to be sendable and not reserved.
+    pub headers: BTreeMap<String, String>,
+    /// Headers whose values are read from Secrets.
+    pub secret_headers: Vec<(String, SecretRef)>,
+    /// How the relay proves who it is.
+    pub authentication: Authentication,
+    /// Largest payload in bytes.
+    pub max_body_bytes: usize,
+    /// The header that carries the key.
+    pub key_header: String,
+    /// Whether the key is spelled as a string of RFC 9651.
+    pub key_structured: bool,
+    /// Longest key in bytes.
+    pub max_key_length: usize,
+}
+
+/// One key of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SecretRef {
+    /// The Secret's name.
+    pub name: String,
+    /// The key.
+    pub key: String,
+}
+
+/// How the relay proves who it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Authentication {
+    /// It does not (userinfo in an endpoint still becomes basic authentication).
+    None,
+    /// A bearer token.
+    Bearer(SecretRef),
+    /// A user and a password.
+    Basic {
+        /// The user's name.
+        username: SecretRef,
+        /// The password.
+        password: SecretRef,
+    },
+}
+
+/// Where the receiver's own name of the effect is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DownstreamIdSource {
+    /// A JSON pointer into the body.
+    Pointer(String),
+    /// A response header, lower case.
+    Header(String),
+}
+
+/// An override of the built-in verdict. All conditions must hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassifyRule {
+    /// Inclusive ranges of statuses; empty: any.
+    pub statuses: Vec<(u16, u16)>,
+    /// A condition on the body.
+    pub body: Option<BodyCondition>,
+    /// A condition on a header, its name in lower case; no value: any.
+    pub header: Option<(String, Option<String>)>,
+    /// What the answer means.
+    pub verdict: Classified,
+    /// The reason that is kept.
+    pub reason: Option<Reason>,
+}
+
+/// A condition on a JSON body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyCondition {
+    /// A JSON pointer.
+    pub pointer: String,
+    /// Whether a value must be there.
+    pub exists: Option<bool>,
+    /// The text that the value must be.
+    pub value: Option<String>,
+}
+
+/// What a policy's rule says of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classified {
+    /// The effect took place.
+    Succeeded,
+    /// It did not: again, counted.
+    Retry,
+    /// It is under way: come back, not counted.
+    Wait,
+    /// Nobody knows.
+    Uncertain,
+    /// It never will.
+    Dead,
+}

@@ -1,0 +1,207 @@
+//! What becomes of a claimed row: the one place that decides a row's next state.
+//!
+//! ```text
+//!             claim                       2xx
+//! pending ------------> in_flight ------------------> succeeded
+//!    ^                   |  |  |
+//!    | retry / wait      |  |  +-- permanent, exhausted, expired --> dead
+//!    +-------------------+  +----- may have been executed ---------> uncertain (again, or parked for a person)
+//! ```
+//!
+//! Two rules hold throughout. A row is never called dead while an attempt of it may have been executed: it parks, uncertain,
+//! with the same reason (one answer settles the doubt: a refusal of the same key by a receiver that enforces keys, inside
+//! its window). And nothing is repeated by itself towards a receiver that does not deduplicate once an outcome is unknown.
+
+use std::time::Duration;
+
+use super::{
+    judge::{Observation, Verdict},
+    retry_after,
+    row::{Reason, RowFacts, Status},
+    settings::Policy,
+};
+
+/// What is written to the row when its claim ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settlement {
+    /// The next state.
+    pub status: Status,
+    /// When it is due again.
+    pub due: Due,
+    /// Why; `None` clears it.
+    pub reason: Option<Reason>,
+    /// The attempt is given back: it was a wait, or nothing was begun.
+    pub give_back_attempt: bool,
+    /// Added to `waits`.
+    pub wait: bool,
+    /// Added to `unknown_attempts`.
+    pub unknown: bool,
+    /// No byte of this row has left yet, so its key window has not begun.
+    pub clear_first_dispatch: bool,
+    /// No attempt was begun yet, so the row's age has not begun.
+    pub clear_retry_since: bool,
+    /// The answer was 5xx.
+    pub answered_5xx: bool,
+    /// The receiver's name of the effect.
+    pub downstream_id: Option<String>,
+}
+
+/// When a settled row is due again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Never: it has ended.
+    Ended,
+    /// After this delay, by the database's clock.
+    After(Duration),
+    /// When a person says so.
+    Parked,
+}
+
+/// What to do with a row that was just claimed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// Send it.
+    Send,
+    /// Do not send it; write this.
+    Settle(Settlement),
+}
+
+/// Decides before any byte leaves. An expired lease is an unknown outcome that the claim has already counted.
+pub fn before_send(policy: &Policy, row: &RowFacts) -> Plan {
+    if row.expired {
+        return Plan::Settle(end(policy, row, Reason::EXPIRED, Doubt::Stays).unsent(row));
+    }
+    if row.lease_expired && !policy.receiver_enforces_keys {
+        return Plan::Settle(park(Reason::LEASE_EXPIRED).unsent(row));
+    }
+    if row.attempts > policy.max_attempts {
+        return Plan::Settle(end(policy, row, Reason::EXHAUSTED, Doubt::Stays).unsent(row));
+    }
+    if (row.unknown_attempts > 0 || row.answered_5xx) && window_is_over(policy, row) {
+        return Plan::Settle(park(Reason::KEY_WINDOW).unsent(row));
+    }
+    Plan::Send
+}
+
+/// Decides after an attempt. `random` is uniform in `[0, 1)`.
+pub fn after_attempt(
+    policy: &Policy,
+    row: &RowFacts,
+    seen: &Observation,
+    verdict: &Verdict,
+    random: f64,
+) -> Settlement {
+    let mut settlement = match verdict {
+        Verdict::Succeeded { downstream_id } => {
+            Settlement { downstream_id: downstream_id.clone(), ..settle(Status::Succeeded, Due::Ended, None) }
+        }
+        Verdict::Wait { reason, stated } => wait(policy, row, reason, *stated, random),
+        Verdict::Retry { reason, at_least } => retry(policy, row, reason, *at_least, random),
+        Verdict::Uncertain { reason } => uncertain(policy, row, reason, random),
+        Verdict::Dead { reason } => {
+            let answered = matches!(seen, Observation::Answer(_));
+            let doubt = if answered && *reason == Reason::REJECTED { Doubt::Settled } else { Doubt::Stays };
+            end(policy, row, reason.clone(), doubt)
+        }
+    };
+    settlement.answered_5xx = matches!(seen, Observation::Answer(answer) if (500..=599).contains(&answer.status));
+    let nothing_left = matches!(seen, Observation::NotExecuted { .. } | Observation::NotBuilt { .. });
+    settlement.clear_first_dispatch = nothing_left && row.first_dispatch;
+    settlement
+}
+
+/// Gives back a row whose attempt was not begun.
+pub fn release(row: &RowFacts) -> Settlement {
+    settle(waiting_status(row, false), Due::After(Duration::ZERO), None).unsent(row)
+}
+
+fn wait(policy: &Policy, row: &RowFacts, reason: &Reason, stated: Option<Duration>, random: f64) -> Settlement {
+    if row.retry_age >= policy.max_age {
+        return end(policy, row, Reason::EXHAUSTED, Doubt::Stays);
+    }
+    let cap = policy.retry_after_cap.unwrap_or(Duration::ZERO);
+    let delay = match stated {
+        Some(stated) => retry_after::wait(stated, cap, random),
+        None => policy.backoff.max_delay(1),
+    };
+    let next = settle(waiting_status(row, false), Due::After(delay), Some(reason.clone()));
+    Settlement { give_back_attempt: true, wait: true, ..next }
+}
+
+fn retry(policy: &Policy, row: &RowFacts, reason: &Reason, at_least: Option<Duration>, random: f64) -> Settlement {
+    if used_up(policy, row) {
+        return end(policy, row, Reason::EXHAUSTED, Doubt::Stays);
+    }
+    let own = policy.backoff.delay(row.attempts, random);
+    let stated = at_least.map(|stated| retry_after::wait(stated, policy.retry_after_cap.unwrap_or(stated), random));
+    let delay = stated.map_or(own, |stated| stated.max(own));
+    settle(waiting_status(row, false), Due::After(delay), Some(reason.clone()))
+}
+
+fn uncertain(policy: &Policy, row: &RowFacts, reason: &Reason, random: f64) -> Settlement {
+    let next = if !policy.receiver_enforces_keys {
+        park(reason.clone())
+    } else if used_up(policy, row) {
+        park(Reason::EXHAUSTED)
+    } else {
+        let delay = policy.backoff.delay(row.attempts, random);
+        settle(Status::Uncertain, Due::After(delay), Some(reason.clone()))
+    };
+    Settlement { unknown: true, ..next }
+}
+
+fn used_up(policy: &Policy, row: &RowFacts) -> bool {
+    row.attempts >= policy.max_attempts || row.retry_age >= policy.max_age
+}
+
+fn window_is_over(policy: &Policy, row: &RowFacts) -> bool {
+    policy.key_window.is_some_and(|window| row.dispatch_age >= window)
+}
+
+/// Whether the verdict itself says that no earlier attempt was executed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    Stays,
+    Settled,
+}
+
+/// Dead, unless an attempt may have been executed: then the row parks with the same reason.
+fn end(policy: &Policy, row: &RowFacts, reason: Reason, doubt: Doubt) -> Settlement {
+    let settled = doubt == Doubt::Settled && policy.receiver_enforces_keys && !window_is_over(policy, row);
+    if row.unknown_attempts > 0 && !settled {
+        return park(reason);
+    }
+    settle(Status::Dead, Due::Ended, Some(reason))
+}
+
+fn park(reason: Reason) -> Settlement {
+    settle(Status::Uncertain, Due::Parked, Some(reason))
+}
+
+/// A row that waits says so, and says whether an attempt of it may have been executed.
+fn waiting_status(row: &RowFacts, unknown: bool) -> Status {
+    if row.unknown_attempts > 0 || unknown { Status::Uncertain } else { Status::Pending }
+}
+
+fn settle(status: Status, due: Due, reason: Option<Reason>) -> Settlement {
+    Settlement {
+        status,
+        due,
+        reason,
+        give_back_attempt: false,
+        wait: false,
+        unknown: false,
+        clear_first_dispatch: false,
+        clear_retry_since: false,
+        answered_5xx: false,
+        downstream_id: None,
+    }
+}
+
+impl Settlement {
+    /// Nothing was begun: the attempt is given back, and no clock has begun with it.
+    fn unsent(self, row: &RowFacts) -> Self {
+        let clear_retry_since = row.attempts <= 1;
+        Self { give_back_attempt: true, clear_first_dispatch: row.first_dispatch, clear_retry_since, ..self }
+    }
+}

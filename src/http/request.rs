@@ -1,0 +1,191 @@
+//! A row as a request, or why no request can be built of it.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use sha2::{Digest, Sha256};
+
+use crate::domain::{
+    destination::Endpoint,
+    judge::Observation,
+    row::Reason,
+    settings::{Policy, RequestPolicy},
+};
+
+/// The tenant, for the receiver's logs.
+const TENANT_HEADER: HeaderName = HeaderName::from_static("outbox-tenant");
+/// The operation, for the receiver's logs.
+const OPERATION_HEADER: HeaderName = HeaderName::from_static("outbox-operation");
+/// Which attempt this is, from 1.
+const ATTEMPT_HEADER: HeaderName = HeaderName::from_static("outbox-attempt");
+/// Headers that are the connection's or the relay's own, whoever asks for them.
+const RESERVED: &[HeaderName] = &[
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    header::EXPECT,
+    header::ACCEPT_ENCODING,
+];
+
+/// A row, as far as its request needs it.
+#[derive(Clone, Debug)]
+pub struct RowRequest<'a> {
+    /// The tenant.
+    pub tenant: &'a str,
+    /// The operation.
+    pub operation: &'a str,
+    /// The key.
+    pub key: &'a str,
+    /// The endpoint.
+    pub endpoint: &'a str,
+    /// The body.
+    pub payload: &'a str,
+    /// SHA-256 of the payload as it was when first claimed.
+    pub payload_hash: &'a [u8],
+    /// Extra headers as JSON text.
+    pub headers: Option<&'a str>,
+    /// Which attempt this is.
+    pub attempt: u32,
+}
+
+/// Checks everything that can be known before a connection is opened.
+pub fn endpoint(policy: &Policy, row: &RowRequest<'_>) -> Result<Endpoint, Observation> {
+    let endpoint = Endpoint::for_key(row.endpoint, row.key).map_err(|error| invalid(error.to_string()))?;
+    if let Some(address) = endpoint.destination().address() {
+        policy
+            .egress
+            .check(address)
+            .map_err(|blocked| Observation::NotBuilt { reason: Reason::BLOCKED, detail: blocked.to_string() })?;
+    }
+    Ok(endpoint)
+}
+
+/// Builds the request.
+pub fn build(
+    policy: &RequestPolicy,
+    credentials: &HeaderMap,
+    endpoint: &Endpoint,
+    row: &RowRequest<'_>,
+) -> Result<reqwest::Request, Observation> {
+    if row.payload.len() > policy.max_body_bytes {
+        return Err(invalid(format!(
+            "the payload has {} bytes and request.maxBodyBytes is {}",
+            row.payload.len(),
+            policy.max_body_bytes
+        )));
+    }
+    if Sha256::digest(row.payload.as_bytes()).as_slice() != row.payload_hash {
+        return Err(invalid(
+            "the payload was changed after its first attempt: a revised intent needs a row and a key of its own"
+                .to_owned(),
+        ));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in &policy.headers {
+        headers.insert(parse_name(name)?, parse_value(name, value)?);
+    }
+    let (key_header, key) = key(policy, row.key)?;
+    row_headers(row.headers, &key_header, &mut headers)?;
+    for (name, value) in credentials {
+        headers.insert(name.clone(), value.clone());
+    }
+    if let Some(userinfo) = endpoint.userinfo()
+        && !credentials.contains_key(header::AUTHORIZATION)
+    {
+        headers.insert(header::AUTHORIZATION, basic(&userinfo.name, &userinfo.password)?);
+    }
+    headers.insert(TENANT_HEADER, text_value(row.tenant)?);
+    headers.insert(OPERATION_HEADER, text_value(row.operation)?);
+    headers.insert(ATTEMPT_HEADER, HeaderValue::from(row.attempt));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(key_header, key);
+    let method =
+        Method::from_bytes(policy.method.as_bytes()).map_err(|_| invalid("the method is unknown".to_owned()))?;
+    let mut request = reqwest::Request::new(method, endpoint.url().clone());
+    *request.headers_mut() = headers;
+    *request.body_mut() = Some(row.payload.to_owned().into());
+    Ok(request)
+}
+
+/// `Authorization: Basic`, marked sensitive.
+pub fn basic(user: &str, password: &str) -> Result<HeaderValue, Observation> {
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+        .map_err(|_| invalid("the credentials cannot be sent".to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn key(policy: &RequestPolicy, key: &str) -> Result<(HeaderName, HeaderValue), Observation> {
+    let name = parse_name(&policy.key_header)?;
+    if key.is_empty() {
+        return Err(invalid("the idempotency key is empty".to_owned()));
+    }
+    if key.len() > policy.max_key_length {
+        return Err(invalid(format!(
+            "the idempotency key has {} bytes and idempotency.maxKeyLength is {}",
+            key.len(),
+            policy.max_key_length
+        )));
+    }
+    if !key.bytes().all(|byte| (0x20..0x7f).contains(&byte)) || key.starts_with(' ') || key.ends_with(' ') {
+        return Err(invalid(
+            "the idempotency key has characters that a header cannot carry: use visible ASCII".to_owned(),
+        ));
+    }
+    let spelled = if policy.key_structured {
+        format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
+    } else {
+        key.to_owned()
+    };
+    let value =
+        HeaderValue::from_str(&spelled).map_err(|_| invalid("the idempotency key cannot be sent".to_owned()))?;
+    Ok((name, value))
+}
+
+fn row_headers(json: Option<&str>, key_header: &HeaderName, headers: &mut HeaderMap) -> Result<(), Observation> {
+    let Some(json) = json.filter(|json| *json != "null") else { return Ok(()) };
+    let extra: BTreeMap<String, String> = serde_json::from_str(json)
+        .map_err(|_| invalid("the headers column must hold an object of strings".to_owned()))?;
+    for (name, value) in &extra {
+        let parsed = parse_name(name)?;
+        if parsed == key_header || RESERVED.contains(&parsed) {
+            return Err(invalid(format!("the headers column may not set {parsed}")));
+        }
+        headers.insert(parsed, parse_value(name, value)?);
+    }
+    Ok(())
+}
+
+fn parse_name(name: &str) -> Result<HeaderName, Observation> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+        let shown: String = name.chars().filter(|c| !c.is_control()).take(40).collect();
+        invalid(format!("{shown:?} is no header name"))
+    })
+}
+
+fn parse_value(name: &str, value: &str) -> Result<HeaderValue, Observation> {
+    HeaderValue::from_str(value).map_err(|_| invalid(format!("the value of header {name} cannot be sent")))
+}
+
+/// Text of the application in a header: what is not visible ASCII is percent-encoded.
+fn text_value(text: &str) -> Result<HeaderValue, Observation> {
+    let mut spelled = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if (0x21..0x7f).contains(&byte) && byte != b'%' {
+            spelled.push(char::from(byte));
+        } else {
+            let _ = write!(spelled, "%{byte:02X}");
+        }
+    }
+    HeaderValue::from_str(&spelled).map_err(|_| invalid("the operation cannot be sent in a header".to_owned()))
+}
+
+fn invalid(detail: String) -> Observation {
+    Observation::NotBuilt { reason: Reason::INVALID, detail }
+}

@@ -1,0 +1,175 @@
+//! One attempt: build, send, read a bounded part of the answer, all under one deadline.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::{
+    client, failure,
+    request::{self, RowRequest},
+};
+use crate::domain::{
+    destination::Endpoint,
+    json_pointer,
+    judge::{Answer, Observation},
+    retry_after,
+    row::Reason,
+    settings::{DownstreamIdSource, Policy},
+};
+
+/// Longest id of a receiver that is kept, in characters.
+const MAX_DOWNSTREAM_ID_CHARS: usize = 255;
+
+/// Headers with secret values, ready to send.
+#[derive(Clone, Default)]
+pub struct Credentials(HeaderMap);
+
+/// Why a secret cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The value has characters that no header may carry.
+    #[error("the secret value of {0} cannot be sent in a header: it holds control characters")]
+    Credential(String),
+    /// The client could not be built.
+    #[error("build the HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+impl Credentials {
+    /// Adds a header. Line ends at the end of a Secret's value are dropped: most come from an editor.
+    pub fn header(&mut self, name: &str, value: &str) -> Result<(), SendError> {
+        let refuse = || SendError::Credential(name.to_owned());
+        let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refuse())?;
+        let mut value = HeaderValue::from_str(value.trim_end_matches(['\r', '\n'])).map_err(|_| refuse())?;
+        value.set_sensitive(true);
+        self.0.insert(parsed, value);
+        Ok(())
+    }
+
+    /// `Authorization: Bearer`.
+    pub fn bearer(&mut self, token: &str) -> Result<(), SendError> {
+        self.header("authorization", &format!("Bearer {}", token.trim_end_matches(['\r', '\n'])))
+    }
+
+    /// `Authorization: Basic`.
+    pub fn basic(&mut self, user: &str, password: &str) -> Result<(), SendError> {
+        let trim = |text: &str| text.trim_end_matches(['\r', '\n']).to_owned();
+        let value = request::basic(&trim(user), &trim(password))
+            .map_err(|_| SendError::Credential("authorization".to_owned()))?;
+        self.0.insert(header::AUTHORIZATION, value);
+        Ok(())
+    }
+}
+
+/// Sends rows under one policy.
+pub struct Sender {
+    policy: Policy,
+    credentials: Credentials,
+    client: reqwest::Client,
+}
+
+/// What an attempt saw.
+#[derive(Debug)]
+pub struct Sent {
+    /// For the verdict.
+    pub seen: Observation,
+    /// The origin, once the endpoint could be read.
+    pub destination: Option<String>,
+}
+
+impl Sender {
+    /// A sender with a client of its own.
+    pub fn new(policy: Policy, credentials: Credentials) -> Result<Self, SendError> {
+        let client = client::build(&policy)?;
+        Ok(Self { policy, credentials, client })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Makes one attempt. `now` is the database's clock, for a `Retry-After` that is a date without a `Date` beside it.
+    pub async fn send(&self, row: &RowRequest<'_>, now: impl Fn() -> SystemTime) -> Sent {
+        let endpoint = match request::endpoint(&self.policy, row) {
+            Ok(endpoint) => endpoint,
+            Err(seen) => return Sent { seen, destination: None },
+        };
+        let destination = Some(endpoint.destination().to_string());
+        Sent { seen: self.attempt(&endpoint, row, now).await, destination }
+    }
+
+    async fn attempt(&self, endpoint: &Endpoint, row: &RowRequest<'_>, now: impl Fn() -> SystemTime) -> Observation {
+        let request = match request::build(&self.policy.request, &self.credentials.0, endpoint, row) {
+            Ok(request) => request,
+            Err(seen) => return seen,
+        };
+        let deadline = tokio::time::Instant::now() + self.policy.total_timeout;
+        match tokio::time::timeout_at(deadline, self.client.execute(request)).await {
+            Ok(Ok(response)) => Observation::Answer(self.read(response, deadline, now).await),
+            Ok(Err(error)) => failure::observe(&error),
+            Err(_) => Observation::Unknown { reason: Reason::TIMEOUT, detail: no_answer(self.policy.total_timeout) },
+        }
+    }
+
+    async fn read(
+        &self,
+        mut response: reqwest::Response,
+        deadline: tokio::time::Instant,
+        now: impl Fn() -> SystemTime,
+    ) -> Answer {
+        let status = response.status().as_u16();
+        let received = now();
+        let retry_after = self.policy.retry_after_cap.and_then(|cap| {
+            let values = texts(response.headers(), &header::RETRY_AFTER);
+            let dates = texts(response.headers(), &header::DATE);
+            retry_after::stated_delay(&values, &dates, received).map(|stated| stated.min(cap))
+        });
+        let location_host =
+            response.headers().get(header::LOCATION).and_then(|location| endpoint_host(response.url(), location));
+        let headers = self.wanted_headers(response.headers());
+        // The status has decided; a body that is late, endless or no text changes nothing but what is read from it.
+        let body = body(&mut response, self.policy.max_response_bytes, deadline).await;
+        let downstream_id = self.downstream_id(response.headers(), body.as_deref());
+        Answer { status, retry_after, headers, body, downstream_id, location_host }
+    }
+
+    fn wanted_headers(&self, headers: &HeaderMap) -> Vec<(String, String)> {
+        let wanted = self.policy.classify.iter().filter_map(|rule| rule.header.as_ref()).map(|(name, _)| name);
+        wanted.filter_map(|name| Some((name.clone(), headers.get(name)?.to_str().ok()?.to_owned()))).collect()
+    }
+
+    fn downstream_id(&self, headers: &HeaderMap, body: Option<&str>) -> Option<String> {
+        let id = match &self.policy.downstream_id {
+            DownstreamIdSource::Header(name) => headers.get(name)?.to_str().ok()?.to_owned(),
+            DownstreamIdSource::Pointer(pointer) => json_pointer::text(json_pointer::find(body?, pointer)?)?,
+        };
+        let id: String = id.chars().filter(|c| !c.is_control()).take(MAX_DOWNSTREAM_ID_CHARS).collect();
+        (!id.is_empty()).then_some(id)
+    }
+}
+
+async fn body(response: &mut reqwest::Response, most: usize, deadline: tokio::time::Instant) -> Option<String> {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
+        match tokio::time::timeout_at(deadline, response.chunk()).await {
+            Ok(Ok(Some(chunk))) => bytes.extend_from_slice(chunk.get(..most - bytes.len()).unwrap_or(&chunk)),
+            Ok(Ok(None)) => break,
+            Ok(Err(_)) | Err(_) => return None,
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn endpoint_host(base: &url::Url, location: &HeaderValue) -> Option<String> {
+    base.join(location.to_str().ok()?).ok()?.host_str().map(|host| host.chars().take(255).collect())
+}
+
+fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+    // A value that is no text counts as junk, so that it is not overlooked beside a good one.
+    headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?")).collect()
+}
+
+fn no_answer(limit: Duration) -> String {
+    format!("no answer within {}", crate::api::Duration(limit))
+}

@@ -1,0 +1,159 @@
+//! One claimed row, from its slot to its result.
+
+use std::{sync::Arc, time::Instant};
+
+use rand::RngExt;
+use tokio::sync::oneshot;
+
+use super::{Inner, database_time, settler};
+use crate::{
+    domain::{
+        judge::{self, Observation, Verdict},
+        settings::LEASE_MARGIN,
+        transition::{self, Plan, Settlement},
+    },
+    http::RowRequest,
+    store::{self, Claimed, SettleRow},
+};
+
+/// Waits for a slot, makes the attempt, and hands its result to the settler. `begun` tells the claimer that the row waits
+/// no more.
+pub async fn run(inner: Arc<Inner>, row: Claimed, claimed_at: Instant, begun: oneshot::Sender<()>) {
+    let slot = tokio::select! {
+        biased;
+        () = inner.stop.cancelled() => None,
+        slot = Arc::clone(&inner.slots).acquire_owned() => slot.ok(),
+    };
+    let _ = begun.send(());
+    let result = match slot {
+        Some(_slot) => attempt(&inner, &row, claimed_at).await,
+        None => Some(unsent(transition::release(&row.facts))),
+    };
+    let Some(result) = result else {
+        // The lease was lost before the first byte: the row is somebody else's.
+        inner.relay.metrics.lease_lost.inc();
+        inner.hand.let_go(row.id, row.token);
+        return;
+    };
+    let settle = SettleRow {
+        id: row.id,
+        token: row.token,
+        settlement: result.settlement,
+        last_error: result.last_error,
+        http_status: result.http_status,
+    };
+    let lag = result.delivered.then(|| row.age + claimed_at.elapsed());
+    let _ = inner.results.send(settler::Result::Settle { row: Box::new(settle), delivered_after: lag }).await;
+}
+
+struct Attempted {
+    settlement: Settlement,
+    last_error: Option<String>,
+    http_status: Option<u16>,
+    delivered: bool,
+}
+
+fn unsent(settlement: Settlement) -> Attempted {
+    let last_error = settlement.reason.as_ref().map(|reason| format!("not sent: {reason}"));
+    Attempted { settlement, last_error, http_status: None, delivered: false }
+}
+
+async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<Attempted> {
+    let relay = &inner.relay;
+    let policy = relay.sender.policy();
+    if let Plan::Settle(settlement) = transition::before_send(policy, &row.facts) {
+        return Some(unsent(settlement));
+    }
+    if !lease_covers_attempt(inner, row).await? {
+        return Some(unsent(transition::release(&row.facts)));
+    }
+    let request = RowRequest {
+        tenant: &row.tenant,
+        operation: &row.operation,
+        key: &row.key,
+        endpoint: &row.endpoint,
+        payload: &row.payload,
+        payload_hash: &row.payload_hash,
+        headers: row.headers.as_deref(),
+        attempt: row.facts.attempts,
+    };
+    let started = Instant::now();
+    let sent = relay.sender.send(&request, || database_time(row.claimed_at_ms, claimed_at, Instant::now())).await;
+    let busy = started.elapsed();
+    let mut facts = row.facts.clone();
+    facts.retry_age += claimed_at.elapsed();
+    facts.dispatch_age += claimed_at.elapsed();
+    let verdict = judge::judge(policy, &facts, &sent.seen);
+    let random = rand::rng().random::<f64>();
+    let settlement = transition::after_attempt(policy, &facts, &sent.seen, &verdict, random);
+    inner.work.attempt(busy);
+    relay.metrics.dispatch_duration.observe(busy.as_secs_f64());
+    relay.metrics.dispatched(sent.destination.as_deref(), outcome(&verdict));
+    match verdict {
+        Verdict::Wait { .. } => _ = relay.metrics.waits.inc(),
+        Verdict::Uncertain { .. } => _ = relay.metrics.uncertain.inc(),
+        _ => {}
+    }
+    let delivered = matches!(verdict, Verdict::Succeeded { .. });
+    Some(Attempted {
+        settlement,
+        last_error: (!delivered).then(|| describe(&sent.seen)),
+        http_status: match &sent.seen {
+            Observation::Answer(answer) => Some(answer.status),
+            _ => None,
+        },
+        delivered,
+    })
+}
+
+/// Whether the lease outlasts an attempt that begins now. Renews it where it does not; `None` when it was lost.
+async fn lease_covers_attempt(inner: &Inner, row: &Claimed) -> Option<bool> {
+    let relay = &inner.relay;
+    let needed = relay.sender.policy().total_timeout + LEASE_MARGIN / 2;
+    let until = inner.hand.until(row.id, row.token)?;
+    if Instant::now() + needed <= until {
+        return Some(true);
+    }
+    let asked = Instant::now();
+    match store::renew(&relay.db, &relay.table, &[(row.id, row.token)], relay.settings.lease).await {
+        Ok(renewed) if renewed.contains(&row.id) => {
+            inner.hand.renewed(row.id, row.token, asked + relay.settings.lease);
+            Some(Instant::now() + needed <= asked + relay.settings.lease)
+        }
+        Ok(_) => None,
+        // Not known to be ours for long enough: give it back rather than risk a second worker beside us.
+        Err(_) => Some(false),
+    }
+}
+
+fn outcome(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Succeeded { .. } => "succeeded",
+        Verdict::Retry { .. } => "retry",
+        Verdict::Wait { .. } => "wait",
+        Verdict::Uncertain { .. } => "uncertain",
+        Verdict::Dead { .. } => "dead",
+    }
+}
+
+/// What `last_error` says: never a URL's path or query, a header's value or a body.
+fn describe(seen: &Observation) -> String {
+    match seen {
+        Observation::Answer(answer) => {
+            let reason = http::StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason());
+            let mut text = format!("answered {}", answer.status);
+            if let Some(reason) = reason {
+                text.push(' ');
+                text.push_str(reason);
+            }
+            if let Some(host) = answer.location_host.as_ref().filter(|_| (300..400).contains(&answer.status)) {
+                text.push_str(" to host ");
+                text.push_str(host);
+            }
+            text
+        }
+        Observation::NotExecuted { reason, detail }
+        | Observation::Unknown { reason, detail }
+        | Observation::NotBuilt { reason, detail } => settler::bounded(&format!("{reason}: {detail}")),
+    }
+}

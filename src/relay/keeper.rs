@@ -1,0 +1,66 @@
+//! The keeper: renews the leases of rows in hand, and reports what this worker does.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Inner;
+use crate::store::{self, Heartbeat};
+
+/// How often the worker's report is written.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// Runs until `stop`, which comes after the last result was written.
+pub async fn run(inner: Arc<Inner>, stop: CancellationToken) {
+    // Three chances before a lease ends.
+    let mut renewals = tokio::time::interval(inner.relay.settings.lease / 3);
+    let mut reports = tokio::time::interval(REPORT_EVERY);
+    for timer in [&mut renewals, &mut reports] {
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    }
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = renewals.tick() => renew(&inner).await,
+            _ = reports.tick() => report(&inner).await,
+        }
+    }
+}
+
+async fn renew(inner: &Inner) {
+    let (relay, asked) = (&inner.relay, Instant::now());
+    let rows = inner.hand.ending_before(asked + relay.settings.lease / 3 * 2);
+    if rows.is_empty() {
+        return;
+    }
+    match store::renew(&relay.db, &relay.table, &rows, relay.settings.lease).await {
+        Ok(renewed) => {
+            for (id, token) in rows {
+                if renewed.contains(&id) {
+                    inner.hand.renewed(id, token, asked + relay.settings.lease);
+                } else {
+                    // Settled meanwhile, or lost: an attempt that has not begun finds it gone and does not begin.
+                    inner.hand.let_go(id, token);
+                }
+            }
+        }
+        Err(error) => tracing::debug!(%error, "cannot renew leases; trying again"),
+    }
+}
+
+async fn report(inner: &Inner) {
+    let relay = &inner.relay;
+    let report = Heartbeat {
+        worker: &relay.worker,
+        slots: relay.settings.concurrency,
+        in_hand: inner.hand.len(),
+        completed: relay.metrics.completed(),
+        drain_per_second: inner.work.take_drain_per_second(relay.settings.concurrency),
+    };
+    if let Err(error) = store::beat(&relay.db, &relay.table, &report).await {
+        tracing::debug!(%error, "cannot write the worker's report; trying again");
+    }
+}

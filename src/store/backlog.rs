@@ -1,0 +1,203 @@
+//! The sample that scaling, status and the operator's metrics rest on: how many rows are in which state, at a bounded cost.
+//!
+//! Every count stops at [`COUNT_BOUND`]: beyond it "at least" is all that scaling needs, and counting a table on each
+//! scrape is what makes monitoring the heaviest client of a queue. The statements are written for the two partial indexes
+//! of the migration: the claim index over rows that can still move, and the one over dead rows.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use sqlx::{AssertSqlSafe, Postgres, Row as _, Transaction};
+use uuid::Uuid;
+
+use super::{Db, StoreError, TableName, migrate};
+
+/// Rows counted at most per state: about 2 ms of an index scan, and far above what the largest relay drains in a sample.
+pub const COUNT_BOUND: i64 = 10_000;
+/// Reasons of dead rows told apart; the rest is `other`. The relay's own reasons are below 20, policies may add to them.
+const DEAD_REASONS: i64 = 40;
+/// The server ends a statement of the sample after this time, so that a sick database is not made sicker.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What one look at the table showed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BacklogSample {
+    /// The version of the migrations that the table has; `None`: none at all.
+    pub schema_version: Option<i32>,
+    /// The rows, where the table is ours to read.
+    pub rows: Option<BacklogRows>,
+}
+
+/// The rows by state, each in one state only, each count bounded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BacklogRows {
+    /// Rows that a pod could claim now: pending, uncertain, or in flight with a lease that is over.
+    pub due: i64,
+    /// Pending rows with a time of their own in the future.
+    pub waiting: i64,
+    /// Rows whose lease runs.
+    pub in_flight: i64,
+    /// Uncertain rows that the relay goes on with later.
+    pub uncertain_auto: i64,
+    /// Uncertain rows that wait for a person.
+    pub uncertain_parked: i64,
+    /// Whether a count met its bound.
+    pub saturated: bool,
+    /// Age of the oldest due row.
+    pub oldest_due_age: Option<Duration>,
+    /// Since when the oldest due row is due, in microseconds of the Unix epoch.
+    pub oldest_due_at_us: Option<i64>,
+    /// Until the next row is due by itself.
+    pub next_due_in: Option<Duration>,
+    /// Dead rows by reason.
+    pub dead: BTreeMap<String, i64>,
+    /// What the live pods say of themselves.
+    pub workers: Workers,
+}
+
+/// What the live pods say of themselves, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Workers {
+    /// Pods that were seen within 30 s.
+    pub live: i64,
+    /// Rows that they hold.
+    pub in_hand: i64,
+    /// Rows that they could hold.
+    pub slots: i64,
+    /// Rows that they finished since they started.
+    pub completed: i64,
+    /// Pods among them that know their rate.
+    pub measured: i64,
+    /// Rows a second of those pods together.
+    pub drain_per_second: f64,
+}
+
+/// Looks at the table once, in one transaction, within a bounded time.
+pub async fn sample(db: &Db, table: &TableName, tenants: &[Uuid]) -> Result<BacklogSample, StoreError> {
+    db.bounded("sample the backlog", STATEMENT_TIMEOUT, async {
+        let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
+        let schema_version = migrate::version(&mut tx, table).await?;
+        let rows = match schema_version {
+            Some(_) => Some(rows(&mut tx, table, tenants).await?),
+            None => None,
+        };
+        tx.commit().await.map_err(StoreError::sql("end the sample of the backlog"))?;
+        Ok(BacklogSample { schema_version, rows })
+    })
+    .await
+}
+
+async fn rows(
+    tx: &mut Transaction<'static, Postgres>,
+    table: &TableName,
+    tenants: &[Uuid],
+) -> Result<BacklogRows, StoreError> {
+    let mut rows = live(tx, table, tenants).await?;
+    rows.dead = dead(tx, table, tenants).await?;
+    rows.workers = workers(tx, table).await?;
+    let counts = [rows.due, rows.uncertain_parked, rows.waiting + rows.in_flight + rows.uncertain_auto];
+    rows.saturated = counts.iter().any(|count| *count >= COUNT_BOUND);
+    Ok(rows)
+}
+
+/// A condition on the tenants, if the relay serves only some.
+fn tenant_clause(tenants: &[Uuid]) -> &'static str {
+    if tenants.is_empty() { "" } else { "AND tenant_id = ANY($2)" }
+}
+
+/// Rows that can still move. The scan of future rows is one over the soonest of them, since in-flight rows lie there:
+/// a filter by state without it would read past millions of rows that wait.
+async fn live(
+    tx: &mut Transaction<'static, Postgres>,
+    table: &TableName,
+    tenants: &[Uuid],
+) -> Result<BacklogRows, StoreError> {
+    let (name, tenant) = (table.qualified(), tenant_clause(tenants));
+    let movable = format!("FROM {name} WHERE status IN ('pending', 'in_flight', 'uncertain') {tenant}");
+    let sql = format!(
+        "WITH future AS MATERIALIZED (
+             SELECT status, next_attempt_at {movable} AND next_attempt_at > now() AND next_attempt_at < 'infinity'
+             ORDER BY next_attempt_at LIMIT $1
+         ), oldest AS MATERIALIZED (
+             SELECT next_attempt_at {movable} AND next_attempt_at <= now() ORDER BY next_attempt_at LIMIT 1
+         )
+         SELECT
+             (SELECT count(*) FROM (SELECT 1 {movable} AND next_attempt_at <= now() LIMIT $1) AS due) AS due,
+             (SELECT count(*) FROM (SELECT 1 {movable} AND next_attempt_at = 'infinity' AND status = 'uncertain' LIMIT $1)
+                 AS parked) AS parked,
+             (SELECT count(*) FROM future WHERE status = 'pending') AS waiting,
+             (SELECT count(*) FROM future WHERE status = 'in_flight') AS in_flight,
+             (SELECT count(*) FROM future WHERE status = 'uncertain') AS uncertain_auto,
+             (SELECT (extract(epoch FROM next_attempt_at) * 1000000)::bigint FROM oldest
+                 WHERE next_attempt_at > '-infinity') AS oldest_due_at,
+             (SELECT extract(epoch FROM now() - next_attempt_at)::float8 FROM oldest
+                 WHERE next_attempt_at > '-infinity') AS oldest_due_age,
+             (SELECT extract(epoch FROM min(next_attempt_at) - now())::float8 FROM future) AS next_due_in"
+    );
+    let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(COUNT_BOUND);
+    if !tenants.is_empty() {
+        query = query.bind(tenants.to_vec());
+    }
+    let read = |error| StoreError::sql("count the rows that can move")(error);
+    let row = query.fetch_one(&mut **tx).await.map_err(read)?;
+    Ok(BacklogRows {
+        due: row.try_get("due").map_err(read)?,
+        waiting: row.try_get("waiting").map_err(read)?,
+        in_flight: row.try_get("in_flight").map_err(read)?,
+        uncertain_auto: row.try_get("uncertain_auto").map_err(read)?,
+        uncertain_parked: row.try_get("parked").map_err(read)?,
+        oldest_due_at_us: row.try_get("oldest_due_at").map_err(read)?,
+        oldest_due_age: row.try_get::<Option<f64>, _>("oldest_due_age").map_err(read)?.map(seconds),
+        next_due_in: row.try_get::<Option<f64>, _>("next_due_in").map_err(read)?.map(seconds),
+        ..BacklogRows::default()
+    })
+}
+
+/// A span of the database's clock; what does not fit a duration is as good as none.
+fn seconds(span: f64) -> Duration {
+    Duration::try_from_secs_f64(span).unwrap_or(Duration::ZERO)
+}
+
+/// Dead rows by reason.
+async fn dead(
+    tx: &mut Transaction<'static, Postgres>,
+    table: &TableName,
+    tenants: &[Uuid],
+) -> Result<BTreeMap<String, i64>, StoreError> {
+    let (name, tenant) = (table.qualified(), tenant_clause(tenants));
+    let reasons = DEAD_REASONS;
+    let sql = format!(
+        "WITH bounded AS MATERIALIZED (SELECT reason FROM {name} WHERE status = 'dead' {tenant} LIMIT $1),
+              counted AS (SELECT coalesce(left(reason, 64), 'unknown') AS reason, count(*) AS rows FROM bounded GROUP BY 1),
+              ranked AS (SELECT reason, rows, row_number() OVER (ORDER BY rows DESC, reason) AS rank FROM counted)
+         SELECT CASE WHEN rank <= {reasons} THEN reason ELSE 'other' END AS reason, sum(rows)::bigint AS rows
+         FROM ranked GROUP BY 1"
+    );
+    let mut query = sqlx::query_as::<_, (String, i64)>(AssertSqlSafe(sql)).persistent(false).bind(COUNT_BOUND);
+    if !tenants.is_empty() {
+        query = query.bind(tenants.to_vec());
+    }
+    let counts = query.fetch_all(&mut **tx).await.map_err(StoreError::sql("count the dead rows"))?;
+    Ok(counts.into_iter().collect())
+}
+
+/// The pods that were seen within 30 s: three of their beats.
+async fn workers(tx: &mut Transaction<'static, Postgres>, table: &TableName) -> Result<Workers, StoreError> {
+    let name = table.workers();
+    let sql = format!(
+        "SELECT count(*) AS live, coalesce(sum(in_hand), 0)::bigint AS in_hand, coalesce(sum(slots), 0)::bigint AS slots,
+                coalesce(sum(completed), 0)::bigint AS completed, count(drain_per_second) AS measured,
+                coalesce(sum(drain_per_second), 0)::float8 AS drain_per_second
+         FROM (SELECT * FROM {name} WHERE seen_at > now() - interval '30 seconds' LIMIT $1) AS live"
+    );
+    let read = |error| StoreError::sql("read what the pods say of themselves")(error);
+    let query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(COUNT_BOUND);
+    let row = query.fetch_one(&mut **tx).await.map_err(read)?;
+    Ok(Workers {
+        live: row.try_get("live").map_err(read)?,
+        in_hand: row.try_get("in_hand").map_err(read)?,
+        slots: row.try_get("slots").map_err(read)?,
+        completed: row.try_get("completed").map_err(read)?,
+        measured: row.try_get("measured").map_err(read)?,
+        drain_per_second: row.try_get("drain_per_second").map_err(read)?,
+    })
+}

@@ -1,0 +1,25 @@
+//! The only place with SQL.
+//!
+//! Every statement runs inside `BEGIN .. COMMIT` with unnamed prepared statements and a statement timeout set by
+//! `SET LOCAL`, so that it works through a pooler in transaction mode. Every comparison and every new instant is the
+//! database's clock; delays are passed as intervals. No transaction of this module spans anything but the database.
+
+pub mod backlog;
+mod claim;
+mod connect;
+mod error;
+pub mod migrate;
+mod preflight;
+mod renew;
+mod settle;
+mod table;
+mod workers;
+
+pub use claim::{ClaimRequest, Claimed, claim};
+pub use connect::{ConnectSettings, Db, SslSettings};
+pub use error::StoreError;
+pub use preflight::{Preflight, preflight};
+pub use renew::renew;
+pub use settle::{SettleRow, settle};
+pub use table::TableName;
+pub use workers::{Heartbeat, beat, leave};

@@ -1,0 +1,73 @@
+//! The settle: what became of claimed rows, in batches.
+
+use std::{collections::HashSet, time::Duration};
+
+use sqlx::Row;
+use uuid::Uuid;
+
+use super::{Db, StoreError, TableName, claim::micros};
+use crate::domain::transition::{Due, Settlement};
+
+/// The server ends a settle after this time; longer than most locks that a person's statement holds.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One row's end of claim.
+#[derive(Clone, Debug)]
+pub struct SettleRow {
+    /// The row.
+    pub id: i64,
+    /// The claim's fencing token.
+    pub token: Uuid,
+    /// What becomes of it.
+    pub settlement: Settlement,
+    /// For people: sanitised and bounded.
+    pub last_error: Option<String>,
+    /// The answer's status.
+    pub http_status: Option<u16>,
+}
+
+/// Settles rows. Returns the ids that were still this claim's; the others belong to somebody else by now, and nothing of
+/// them was changed.
+pub async fn settle(db: &Db, table: &TableName, rows: &[SettleRow]) -> Result<HashSet<i64>, StoreError> {
+    let act = "settle rows";
+    db.bounded(act, STATEMENT_TIMEOUT, async {
+        let column =
+            |read: fn(&Settlement) -> bool| rows.iter().map(|row| read(&row.settlement)).collect::<Vec<bool>>();
+        let sql = include_str!("settle.sql").replace("{table}", &table.qualified());
+        let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
+        let settled = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .persistent(false)
+            .bind(rows.iter().map(|row| row.id).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.token).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.settlement.status.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| delay(row.settlement.due)).collect::<Vec<_>>())
+            .bind(column(|settlement| settlement.due == Due::Parked))
+            .bind(
+                rows.iter()
+                    .map(|row| row.settlement.reason.as_ref().map(|r| r.as_str().to_owned()))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(rows.iter().map(|row| row.last_error.clone()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.http_status.map(i32::from)).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.settlement.downstream_id.clone()).collect::<Vec<_>>())
+            .bind(column(|settlement| settlement.give_back_attempt))
+            .bind(column(|settlement| settlement.wait))
+            .bind(column(|settlement| settlement.unknown))
+            .bind(column(|settlement| settlement.clear_first_dispatch))
+            .bind(column(|settlement| settlement.clear_retry_since))
+            .bind(column(|settlement| settlement.answered_5xx))
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(StoreError::sql(act))?;
+        tx.commit().await.map_err(StoreError::sql(act))?;
+        settled.iter().map(|row| row.try_get("id").map_err(StoreError::sql(act))).collect()
+    })
+    .await
+}
+
+fn delay(due: Due) -> Option<i64> {
+    match due {
+        Due::After(delay) => Some(micros(delay)),
+        Due::Ended | Due::Parked => None,
+    }
+}
