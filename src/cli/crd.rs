@@ -2,18 +2,27 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kube::CustomResourceExt;
 
 use super::Error;
 use crate::api::{DispatchPolicy, OutboxRelay};
 
-/// Print the custom resource definitions as YAML.
+/// Print the custom resource definitions.
 #[derive(Debug, Args)]
 pub struct CrdArgs {
     /// Print only one kind: OutboxRelay or DispatchPolicy.
     #[arg(value_parser = ["OutboxRelay", "DispatchPolicy"])]
     kind: Option<String>,
+    /// How they are spelled; JSON is one document after the other.
+    #[arg(short, long, value_enum, default_value = "yaml")]
+    output: Spelling,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Spelling {
+    Yaml,
+    Json,
 }
 
 impl CrdArgs {
@@ -21,7 +30,10 @@ impl CrdArgs {
     pub fn run(self) -> Result<ExitCode, Error> {
         for crd in [OutboxRelay::crd(), DispatchPolicy::crd()] {
             if self.kind.as_ref().is_none_or(|kind| *kind == crd.spec.names.kind) {
-                super::print(&format!("---\n{}", serde_yaml::to_string(&crd)?));
+                super::print(&match self.output {
+                    Spelling::Yaml => format!("---\n{}", serde_yaml::to_string(&crd)?),
+                    Spelling::Json => format!("{}\n", serde_json::to_string_pretty(&crd)?),
+                });
             }
         }
         Ok(ExitCode::SUCCESS)

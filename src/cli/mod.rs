@@ -31,7 +31,7 @@ pub const INVALID: u8 = 2;
 
 /// Outbox relays: rows of a PostgreSQL table in, HTTP effects out, once each.
 #[derive(Debug, Parser)]
-#[command(name = "outbox", version, propagate_version = true)]
+#[command(name = "outbox", version)]
 pub struct Cli {
     /// What is logged, in the syntax of RUST_LOG (such as info, or outbox_operator=debug).
     #[arg(long, global = true, env = "OUTBOX_LOG", default_value = "info", value_name = "FILTER")]
