@@ -5,6 +5,7 @@ pub mod cli;
 pub mod domain;
 pub mod http;
 pub mod relay;
+pub mod sandbox;
 pub mod spec;
 pub mod store;
 pub mod telemetry;
