@@ -73,6 +73,8 @@ expect 'the operator writes Deployments anywhere' yes "$(can "$account" patch de
 expect 'the operator writes no Secret' no "$(can "$account" patch secrets -n charts-test-a)"
 expect 'the operator writes no OutboxRelay' no "$(can "$account" patch "outboxrelays.$GROUP" -n charts-test-a)"
 expect 'the operator takes leases at home' yes "$(can "$account" create leases.coordination.k8s.io -n charts-test-operator)"
+expect 'the operator renews its lease' yes "$(can "$account" update leases.coordination.k8s.io/outbox-operator -n charts-test-operator)"
+expect 'the operator takes no other lease' no "$(can "$account" update leases.coordination.k8s.io/another -n charts-test-operator)"
 expect 'the operator takes no lease elsewhere' no "$(can "$account" create leases.coordination.k8s.io -n charts-test-a)"
 
 # --- tenants -----------------------------------------------------------------------------------------------------------

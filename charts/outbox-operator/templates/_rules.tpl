@@ -34,5 +34,9 @@
 {{- define "outbox-operator.leaderElectionRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, list, watch, create, patch, update]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "outbox-operator.fullname" . }}]
+  verbs: [get, update]
 {{- end -}}

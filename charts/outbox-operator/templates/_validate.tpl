@@ -17,8 +17,8 @@ values.schema.json; a schema's message about two values would not say what to do
 {{- fail "serviceAccount.annotations are set, but serviceAccount.create is false: annotate that ServiceAccount yourself, or let the chart create it" -}}
 {{- end -}}
 {{- range $env := $values.extraEnv -}}
-{{- if has $env.name (list "POD_NAMESPACE" "OUTBOX_RELAY_IMAGE") -}}
-{{- fail (printf "extraEnv sets %s, which is the chart's: remove it (the relays' image is relay.image)" $env.name) -}}
+{{- if has $env.name (list "POD_NAMESPACE" "OUTBOX_NAMESPACES" "OUTBOX_RELAY_IMAGE" "OUTBOX_RELAY_ROLLOUT") -}}
+{{- fail (printf "extraEnv sets %s, which is the chart's: remove it (scope.namespaces, relay.image and relay.rollout are the values for it)" $env.name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $label := keys (include "outbox-operator.labels" . | fromYaml) -}}
