@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 
 use super::{
-    state::effect_id,
+    entry::effect_id,
     step::{Answer, Content},
 };
 

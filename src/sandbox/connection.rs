@@ -14,11 +14,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     answer::{AnswerBody, text},
     ask::{Ask, KEY_HEADER},
+    entry::{Arrival, Body},
     ledger::Ledger,
     perform::{Fault, Reply, Working, perform},
     questions,
     record::Answered,
-    state::{Arrival, Body},
 };
 
 /// Bytes of a body that are kept as text; a longer one is hashed only.

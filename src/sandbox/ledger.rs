@@ -12,8 +12,9 @@ use tokio::sync::watch;
 
 use super::{
     ask::Ask,
+    entry::{Arrival, Body, Decision, Executed},
     record::{Answered, Counts, Effect, KeyRecord, RequestRecord},
-    state::{Arrival, Body, Decision, Executed, State},
+    state::State,
     step::Answer,
 };
 

@@ -10,6 +10,7 @@
 mod answer;
 mod ask;
 mod connection;
+mod entry;
 mod ledger;
 mod perform;
 mod questions;

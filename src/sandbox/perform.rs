@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     answer::{AnswerBody, render, text, usual_json},
     ask::Ask,
+    entry::{Body, Decision},
     ledger::Ledger,
     record::Answered,
-    state::{Body, Decision},
     step::{Answer, Breakage, Step},
 };
 

@@ -8,8 +8,9 @@ use jiff::Timestamp;
 
 use super::{
     ask::Ask,
+    entry::{Arrival, Body, Decision, Executed, Identity, KeyState, Open, effect_id},
     record::{Answered, Counts, Effect, KeyRecord, RequestRecord},
-    step::{Answer, Step},
+    step::Answer,
 };
 
 /// Request records kept; a record without its text takes about 500 bytes, hence 50 MB.
@@ -20,46 +21,6 @@ const MAX_KEPT_BYTES: usize = 64 << 20;
 const MAX_EFFECTS: usize = 1_000_000;
 /// Keys kept. A forgotten key could be executed twice, so a new one past the cap is refused with 507 instead.
 const MAX_KEYS: usize = 1_000_000;
-
-/// The head of a request.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub connection: u64,
-    pub at: Timestamp,
-    pub method: String,
-    pub path: String,
-    /// The path alone: it stands in for the key where there is none.
-    pub bare_path: String,
-    pub key: Option<String>,
-    pub headers: Vec<(String, String)>,
-}
-
-/// The body of a request that arrived whole.
-#[derive(Debug)]
-pub(super) struct Body {
-    pub text: Option<String>,
-    pub bytes: u64,
-    pub sha256: String,
-}
-
-/// What is to be done with a request.
-#[derive(Debug)]
-pub(super) enum Decision {
-    /// Do this step.
-    Do(Step),
-    /// Give the stored answer again.
-    Replay(Answer, Option<u64>),
-    /// There is no memory for one more key.
-    Full,
-}
-
-/// The answer of an effect, be it made now or before.
-#[derive(Debug)]
-pub(super) struct Executed {
-    pub answer: Answer,
-    pub effect: Option<u64>,
-    pub replayed: bool,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -72,35 +33,6 @@ pub(super) struct State {
     /// These two go on over a reset, so that a request from before it cannot be taken for one from after it.
     last_request: u64,
     last_effect: u64,
-}
-
-/// What scripts and deduplication go by.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Identity {
-    Key(String),
-    Path(String),
-}
-
-#[derive(Debug, Default)]
-struct KeyState {
-    requests: u64,
-    position: u32,
-    working: u32,
-    effects: u64,
-    changed_bodies: u64,
-    overlaps: u64,
-    body_sha256: Option<String>,
-    stored: Option<(Answer, Option<u64>)>,
-}
-
-/// A request that has not ended, or is still worked on.
-#[derive(Debug)]
-struct Open {
-    identity: Identity,
-    body_sha256: String,
-    working: bool,
-    worked: bool,
-    ended: bool,
 }
 
 impl State {
@@ -117,12 +49,12 @@ impl State {
     }
 
     pub fn keys(&self, limit: usize) -> Vec<KeyRecord> {
-        self.keys.iter().filter_map(|(identity, state)| key_record(identity, state)).take(limit).collect()
+        self.keys.iter().filter_map(|(identity, state)| state.record(identity)).take(limit).collect()
     }
 
     pub fn key(&self, key: &str) -> Option<KeyRecord> {
         let (identity, state) = self.keys.get_key_value(&Identity::Key(key.to_owned()))?;
-        key_record(identity, state)
+        state.record(identity)
     }
 
     pub fn reset(&mut self) {
@@ -316,21 +248,4 @@ impl State {
             self.counts.dropped_requests += 1;
         }
     }
-}
-
-/// The name of an effect in answers.
-pub(super) fn effect_id(effect: u64) -> String {
-    format!("eff-{effect}")
-}
-
-fn key_record(identity: &Identity, state: &KeyState) -> Option<KeyRecord> {
-    let Identity::Key(key) = identity else { return None };
-    Some(KeyRecord {
-        key: key.clone(),
-        requests: state.requests,
-        effects: state.effects,
-        changed_bodies: state.changed_bodies,
-        overlaps: state.overlaps,
-        body_sha256: state.body_sha256.clone(),
-    })
 }
