@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod controller;
 pub mod demo;
 pub mod domain;
 pub mod http;

@@ -171,6 +171,17 @@ pub fn decide(inputs: &Inputs) -> Decision {
     }
 }
 
+/// Rows that one pod could finish a second, from what pods measured. A pod that has little to do finishes little: what it
+/// could do is its rate times its slots over the rows in its hand (Little's law), and never less than its rate.
+#[expect(clippy::cast_precision_loss, reason = "counts of pods and rows in hand are far below 2^52")]
+pub fn drain_per_pod(drain_per_second: f64, pods: i64, in_hand: i64, slots: i64) -> Option<f64> {
+    if pods <= 0 || !drain_per_second.is_finite() || drain_per_second <= 0.0 {
+        return None;
+    }
+    let idle_slots = slots.max(1) as f64 / in_hand.clamp(1, slots.max(1)) as f64;
+    Some(drain_per_second / pods as f64 * idle_slots.max(1.0))
+}
+
 /// Pods at most that fit the connection budget: one pod's room is left for a rollout's surge, two connections for the
 /// operator. At least 1, although such a relay exceeds its budget during a rollout: a relay that never runs would be
 /// the worse surprise, and `limitedBy` says which setting is too small.

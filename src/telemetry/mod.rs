@@ -2,6 +2,6 @@
 
 pub mod log_limit;
 pub mod logs;
-// pub mod operator_metrics;
+pub mod operator_metrics;
 pub mod relay_metrics;
 pub mod server;

@@ -119,6 +119,15 @@ fn the_budget_leaves_room_for_a_surge_and_the_operator() {
     assert_eq!(cap(1, 3), 1, "never none: the relay would not run at all");
 }
 
+#[test]
+fn a_pod_with_little_to_do_is_not_taken_for_a_slow_one() {
+    assert_eq!(drain_per_pod(20.0, 2, 128, 128), Some(10.0), "all slots busy: what they finish is what they can");
+    assert_eq!(drain_per_pod(20.0, 2, 32, 128), Some(40.0), "a quarter busy: four times that");
+    assert_eq!(drain_per_pod(20.0, 2, 500, 128), Some(10.0), "never less than what they finish");
+    assert_eq!(drain_per_pod(0.0, 2, 0, 128), None);
+    assert_eq!(drain_per_pod(20.0, 0, 0, 0), None);
+}
+
 fn any_inputs() -> impl Strategy<Value = Inputs> {
     let backlog = prop_oneof![
         (0_u64..1000).prop_map(blind),

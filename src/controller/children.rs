@@ -1,0 +1,166 @@
+//! Applies the children in the order in which one needs the other, and lets go of what nobody needs any more.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::ResourceExt as _;
+
+use super::{
+    Context, Error,
+    apply::{self, Prepared, check_ours},
+    dereference::Children,
+    desired::{Owner, RelayPlan, config_map, deployment, migration_job, names, pod_disruption_budget, service_account},
+    events::Happened,
+    migration::{self, Migration},
+    replicas::{self, Source},
+    rollout,
+    validate::Validated,
+};
+use crate::{api::OutboxRelay, controller::settings::Rollout, store::migrate};
+
+/// What is wanted of a relay's children.
+pub struct Wanted<'a> {
+    /// The relay.
+    pub relay: &'a OutboxRelay,
+    /// The relay as an owner.
+    pub owner: &'a Owner,
+    /// What its children are made of, as far as that is known.
+    pub validated: &'a Validated,
+    /// Where migrations stand.
+    pub migration: &'a Migration,
+    /// Who decides the number of pods.
+    pub source: Source,
+}
+
+/// What came of it.
+pub struct Outcome {
+    /// The Deployment as it is now.
+    pub deployment: Option<Deployment>,
+    /// What is worth an event.
+    pub happened: Vec<Happened>,
+}
+
+/// Applies the children.
+pub async fn apply(wanted: &Wanted<'_>, there: &Children, context: &Context) -> Result<Outcome, Error> {
+    let mut outcome = Outcome { deployment: there.deployment.clone(), happened: Vec::new() };
+    if let Some(there) = &there.deployment {
+        check_ours(wanted.owner, there)?;
+    }
+    // The number first: it must follow a suspension or the backlog also while a policy or a Secret is missing, and it must
+    // have an owner before the main apply below lets go of it.
+    number(wanted, &mut outcome, context).await?;
+    let rollout = wanted.validated.pods.as_ref().ok();
+    let may_create = *wanted.migration == Migration::Ready;
+    let starts_job = matches!(wanted.migration, Migration::Start { .. });
+    if (rollout.is_some() && (may_create || there.deployment.is_some())) || starts_job {
+        account(wanted, there, context).await?;
+    }
+    migrate(wanted, there, &mut outcome, context).await?;
+    if let Some(plan) = rollout
+        && (may_create || there.deployment.is_some())
+    {
+        roll(wanted, plan, &mut outcome, context).await?;
+        let budget = Prepared::new(&pod_disruption_budget::build(wanted.owner))?;
+        apply::apply(&context.clients.calls, wanted.owner, &budget, there.pod_disruption_budget.as_ref(), false).await?;
+    }
+    sweep(wanted, there, &outcome, context).await?;
+    Ok(outcome)
+}
+
+/// Takes the number of replicas, or hands it over.
+async fn number(wanted: &Wanted<'_>, outcome: &mut Outcome, context: &Context) -> Result<(), Error> {
+    let Some(there) = &outcome.deployment else { return Ok(()) };
+    let steps = replicas::steps(wanted.source, wanted.relay.spec.scaling.min_replicas, there);
+    let name = names::relay(&wanted.owner.name);
+    if let Some(after) = replicas::write(&context.clients.calls, wanted.owner, &name, &steps).await? {
+        outcome.deployment = Some(after);
+    }
+    Ok(())
+}
+
+async fn account(wanted: &Wanted<'_>, there: &Children, context: &Context) -> Result<(), Error> {
+    if wanted.relay.spec.template.service_account_name.is_some() {
+        return Ok(());
+    }
+    let account = Prepared::new(&service_account::build(wanted.owner))?;
+    apply::apply(&context.clients.calls, wanted.owner, &account, there.service_account.as_ref(), false).await?;
+    Ok(())
+}
+
+async fn migrate(
+    wanted: &Wanted<'_>,
+    there: &Children,
+    outcome: &mut Outcome,
+    context: &Context,
+) -> Result<(), Error> {
+    let (Migration::Start { attempt }, Some(Ok(plan))) = (wanted.migration, &wanted.validated.migration) else {
+        return Ok(());
+    };
+    let mut pods = plan.pods.clone();
+    // The operator's own version of the migrations is what the table is asked for.
+    pods.image.clone_from(&context.settings.relay_image);
+    let client = &context.clients.calls;
+    apply::create(client, wanted.owner, &config_map::build(&pods, names::MIGRATION)).await?;
+    let job = migration_job::build(&pods, migrate::LATEST, *attempt);
+    if apply::create(client, wanted.owner, &job).await? {
+        let note = format!("Job {} brings the table to version {}", job.name_any(), migrate::LATEST);
+        outcome.happened.push(Happened::began("MigrationStarted", note));
+    }
+    for old in migration::superfluous(&there.jobs) {
+        apply::delete_job(client, wanted.owner, &old.metadata).await?;
+    }
+    Ok(())
+}
+
+/// Creates or updates the Deployment. A new one says its number of replicas once; the scaling manager takes it over, and
+/// a second apply lets go of it. See [`replicas`].
+async fn roll(wanted: &Wanted<'_>, plan: &RelayPlan, outcome: &mut Outcome, context: &Context) -> Result<(), Error> {
+    let client = &context.clients.calls;
+    let mut plan = plan.clone();
+    plan.pods.image = image(wanted.relay, outcome.deployment.as_ref(), context);
+    apply::create(client, wanted.owner, &config_map::build(&plan.pods, names::RELAY)).await?;
+    let prepared = Prepared::new(&deployment::build(&plan))?;
+    if outcome.deployment.is_none() {
+        let first = replicas::first(wanted.source, wanted.relay.spec.scaling.min_replicas);
+        let created = prepared.clone().with_first_replicas(first);
+        outcome.deployment = Some(apply::apply(client, wanted.owner, &created, None, false).await?.object);
+        outcome.happened.push(Happened::began("RolloutStarted", format!("Deployment {} was created", names::relay(&wanted.owner.name))));
+        number(wanted, outcome, context).await?;
+    }
+    let actual = outcome.deployment.clone();
+    let lets_go = actual.as_ref().is_some_and(|actual| replicas::owners(actual).main);
+    let applied = apply::apply(client, wanted.owner, &prepared, actual.as_ref(), lets_go).await?;
+    let before = actual.as_ref().and_then(|actual| actual.metadata.generation);
+    if applied.written && before != applied.object.metadata.generation {
+        outcome.happened.push(Happened::began("RolloutStarted", "the pods' settings changed"));
+    }
+    outcome.deployment = Some(applied.object);
+    Ok(())
+}
+
+/// The relay's own image; else what the pods run, unless the operator may move it; else the operator's setting.
+fn image(relay: &OutboxRelay, deployment: Option<&Deployment>, context: &Context) -> String {
+    let kept = match context.settings.rollout {
+        Rollout::Manual => deployment.and_then(rollout::image),
+        Rollout::Auto => None,
+    };
+    relay.spec.image.clone().or(kept).unwrap_or_else(|| context.settings.relay_image.clone())
+}
+
+/// Deletes ConfigMaps that no pod reads. Only when the rollout is complete: pods of the one before read theirs until then.
+async fn sweep(wanted: &Wanted<'_>, there: &Children, outcome: &Outcome, context: &Context) -> Result<(), Error> {
+    let Some(deployment) = outcome.deployment.as_ref().filter(|deployment| rollout::is_complete(deployment)) else {
+        return Ok(());
+    };
+    if *wanted.migration != Migration::Ready {
+        return Ok(());
+    }
+    let mut used = rollout::config_maps(deployment);
+    if let Ok(plan) = &wanted.validated.pods {
+        used.push(config_map::name(&plan.pods, names::RELAY));
+    }
+    for old in there.config_maps.iter().filter(|found| !used.contains(&found.name_any())) {
+        if check_ours(wanted.owner, old).is_ok() {
+            apply::delete_config_map(&context.clients.calls, wanted.owner, &old.metadata).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Events of a relay: what began, and what newly stands in its way. Nothing is said twice while nothing changes, since
+//! what was said before is read off the previous status.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder};
+
+use crate::api::OutboxRelayStatus;
+
+/// Something that happened to a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// Whether somebody should look.
+    pub warning: bool,
+    /// One PascalCase word.
+    pub reason: &'static str,
+    /// What happened.
+    pub note: String,
+}
+
+impl Happened {
+    /// Something that began.
+    pub fn began(reason: &'static str, note: impl Into<String>) -> Self {
+        Self { warning: false, reason, note: note.into() }
+    }
+}
+
+/// Reasons of `Ready` that are worth an event when they appear.
+const WORTH_AN_EVENT: &[&str] = &[
+    "SecretNotFound",
+    "KeyMissing",
+    "PolicyNotFound",
+    "PolicyInvalid",
+    "LeaseTooShort",
+    "Invalid",
+    "DatabaseInvalid",
+    "DatabaseUnreachable",
+    "AuthenticationFailed",
+    "SchemaMissing",
+    "SchemaOutdated",
+    "MigrationFailed",
+    "NameTaken",
+    "ApplyFailed",
+    "PodsRefused",
+    "RolloutStalled",
+];
+
+/// What newly stands in the relay's way.
+pub fn newly_blocked(before: Option<&OutboxRelayStatus>, now: &OutboxRelayStatus) -> Option<Happened> {
+    let ready = |status: &OutboxRelayStatus| status.conditions.iter().find(|condition| condition.type_ == "Ready").cloned();
+    let (before, now) = (before.and_then(ready), ready(now)?);
+    let is_new = before.is_none_or(|before| before.reason != now.reason);
+    let reason = WORTH_AN_EVENT.iter().find(|reason| **reason == now.reason)?;
+    (is_new && now.status != "True").then(|| Happened { warning: true, reason, note: now.message.clone() })
+}
+
+/// Publishes events. A lost event is logged and nothing more: an event decides nothing.
+pub async fn publish(recorder: &Recorder, relay: &ObjectReference, happened: &[Happened]) {
+    for one in happened {
+        let event = Event {
+            type_: if one.warning { EventType::Warning } else { EventType::Normal },
+            reason: one.reason.to_owned(),
+            note: Some(one.note.chars().take(1000).collect()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = recorder.publish(&event, relay).await {
+            tracing::warn!(reason = one.reason, %error, "publish an event");
+        }
+    }
+}
