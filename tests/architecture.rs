@@ -9,17 +9,55 @@ use std::{
 const ABSENT: &[(&str, &[&str], &str)] = &[
     (
         "src/domain",
-        &["crate::api", "crate::store", "crate::http", "crate::relay", "crate::controller", "crate::spec", "kube::", "k8s_openapi", "sqlx", "reqwest", "tokio::", "std::fs", "std::net::Tcp"],
+        &[
+            "crate::api",
+            "crate::store",
+            "crate::http",
+            "crate::relay",
+            "crate::controller",
+            "crate::spec",
+            "kube::",
+            "k8s_openapi",
+            "sqlx",
+            "reqwest",
+            "tokio::",
+            "std::fs",
+            "std::net::Tcp",
+        ],
         "decisions are pure",
     ),
-    ("src/domain", &["SystemTime::now", "Instant::now", "rand::rng", "Uuid::new_v4"], "`now` and randomness are arguments"),
+    (
+        "src/domain",
+        &["SystemTime::now", "Instant::now", "rand::rng", "Uuid::new_v4"],
+        "`now` and randomness are arguments",
+    ),
     ("src/api", &["crate::domain", "crate::store", "crate::spec", "sqlx", "reqwest", "tokio"], "types are derive only"),
-    ("src/spec", &["crate::store", "crate::relay", "crate::controller", "sqlx", "reqwest", "tokio", "std::fs"], "reading documents is pure"),
-    ("src/store", &["crate::api", "crate::relay", "crate::controller", "crate::http", "reqwest", "kube::"], "the store knows rows, not resources"),
-    ("src/http", &["crate::store", "crate::relay", "crate::controller", "sqlx", "kube::"], "the client knows requests, not rows' storage"),
-    ("src/relay", &["crate::controller", "crate::api", "kube::", "k8s_openapi", "sqlx", "reqwest"], "the relay runs without Kubernetes"),
+    (
+        "src/spec",
+        &["crate::store", "crate::relay", "crate::controller", "sqlx", "reqwest", "tokio", "std::fs"],
+        "reading documents is pure",
+    ),
+    (
+        "src/store",
+        &["crate::api", "crate::relay", "crate::controller", "crate::http", "reqwest", "kube::"],
+        "the store knows rows, not resources",
+    ),
+    (
+        "src/http",
+        &["crate::store", "crate::relay", "crate::controller", "sqlx", "kube::"],
+        "the client knows requests, not rows' storage",
+    ),
+    (
+        "src/relay",
+        &["crate::controller", "crate::api", "kube::", "k8s_openapi", "sqlx", "reqwest"],
+        "the relay runs without Kubernetes",
+    ),
     ("src/controller", &["crate::relay", "crate::http", "sqlx", "reqwest"], "the operator never sends a row"),
-    ("src/telemetry", &["crate::relay", "crate::controller", "crate::http", "sqlx", "reqwest"], "telemetry decides nothing"),
+    (
+        "src/telemetry",
+        &["crate::relay", "crate::controller", "crate::http", "sqlx", "reqwest"],
+        "telemetry decides nothing",
+    ),
 ];
 
 /// Words that belong to one place.
