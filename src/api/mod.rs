@@ -3,12 +3,14 @@
 //! Derive only: no behaviour, no validation beyond the schema and its CEL rules, no I/O. What a document means
 //! is decided in [`crate::spec`], which turns these types into the validated ones of [`crate::domain`].
 
+mod definition;
 mod duration;
 mod policy;
 mod reference;
 mod relay;
 mod status;
 
+pub use definition::definition;
 pub use duration::{Duration, DurationError};
 pub use policy::{
     Authentication, BackoffKind, Basic, Bearer, BodyRule, Classification, ClassifiedVerdict, DispatchPolicy,

@@ -64,7 +64,8 @@ impl ControllerArgs {
         let mut registry = Registry::default();
         let metrics = OperatorMetrics::register(&mut registry);
         let health = Arc::new(Health::default());
-        let listener = TcpListener::bind(self.listen).await.map_err(|error| format!("listen on {}: {error}", self.listen))?;
+        let listener =
+            TcpListener::bind(self.listen).await.map_err(|error| format!("listen on {}: {error}", self.listen))?;
         let serving = tokio::spawn(server::serve(listener, Arc::new(registry), health.readiness(), stop.clone()));
         controller::run(clients, settings, metrics, health, stop.clone()).await;
         // Whatever ended the operator ends the server too, and with it the process.

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use kube::CustomResourceExt;
 
 use super::Error;
-use crate::api::{DispatchPolicy, OutboxRelay};
+use crate::api::{DispatchPolicy, OutboxRelay, definition};
 
 /// Print the custom resource definitions.
 #[derive(Debug, Args)]
@@ -28,7 +27,7 @@ enum Spelling {
 impl CrdArgs {
     /// Prints.
     pub fn run(self) -> Result<ExitCode, Error> {
-        for crd in [OutboxRelay::crd(), DispatchPolicy::crd()] {
+        for crd in [definition::<OutboxRelay>(), definition::<DispatchPolicy>()] {
             if self.kind.as_ref().is_none_or(|kind| *kind == crd.spec.names.kind) {
                 super::print(&match self.output {
                     Spelling::Yaml => format!("---\n{}", serde_yaml::to_string(&crd)?),

@@ -1,7 +1,7 @@
 //! The commands: one file a subcommand, each the composition root of what it runs.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "doc comments here are help texts, shown as they are")]
 
-// mod controller;
+mod controller;
 mod crd;
 mod database;
 // mod demo;
@@ -45,8 +45,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    // Run the operator.
-    // Controller(controller::ControllerArgs),
+    /// Run the operator.
+    Controller(controller::ControllerArgs),
     /// Run one relay.
     Relay(relay::RelayArgs),
     /// Create or adopt the outbox table.
@@ -69,7 +69,7 @@ impl Cli {
     pub async fn run(self) -> ExitCode {
         logs::init(&self.log, self.log_format);
         let result = match self.command {
-            // Command::Controller(args) => args.run().await,
+            Command::Controller(args) => args.run().await,
             Command::Relay(args) => args.run().await,
             Command::Migrate(args) => args.run().await,
             Command::Key(args) => args.run(),

@@ -4,10 +4,7 @@
 //! so that a field which is no longer wanted is noticed), or when the cluster has something else in a field that is meant.
 //! In a steady state nothing is sent at all, not even after a restart.
 
-use k8s_openapi::api::{
-    batch::v1::Job,
-    core::v1::ConfigMap,
-};
+use k8s_openapi::api::{batch::v1::Job, core::v1::ConfigMap};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
@@ -43,7 +40,11 @@ pub trait Child:
 {
 }
 impl<K> Child for K where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + std::fmt::Debug
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug
 {
 }
 
@@ -203,7 +204,10 @@ mod tests {
     fn what_is_meant_is_compared_and_what_others_added_is_not() {
         let wanted = json!({ "a": 1, "empty": {}, "env": [{ "name": "A", "value": "1" }], "args": ["x", "y"] });
         for (actual, covered) in [
-            (json!({ "a": 1, "b": 2, "env": [{ "name": "B" }, { "name": "A", "value": "1" }], "args": ["x", "y"] }), true),
+            (
+                json!({ "a": 1, "b": 2, "env": [{ "name": "B" }, { "name": "A", "value": "1" }], "args": ["x", "y"] }),
+                true,
+            ),
             (json!({ "a": 2, "env": [{ "name": "A", "value": "1" }], "args": ["x", "y"] }), false),
             (json!({ "a": 1, "env": [{ "name": "A", "value": "2" }], "args": ["x", "y"] }), false),
             (json!({ "a": 1, "env": [], "args": ["x", "y"] }), false),

@@ -59,7 +59,8 @@ pub async fn apply(wanted: &Wanted<'_>, there: &Children, context: &Context) -> 
     {
         roll(wanted, plan, &mut outcome, context).await?;
         let budget = Prepared::new(&pod_disruption_budget::build(wanted.owner))?;
-        apply::apply(&context.clients.calls, wanted.owner, &budget, there.pod_disruption_budget.as_ref(), false).await?;
+        apply::apply(&context.clients.calls, wanted.owner, &budget, there.pod_disruption_budget.as_ref(), false)
+            .await?;
     }
     sweep(wanted, there, &outcome, context).await?;
     Ok(outcome)
@@ -85,12 +86,7 @@ async fn account(wanted: &Wanted<'_>, there: &Children, context: &Context) -> Re
     Ok(())
 }
 
-async fn migrate(
-    wanted: &Wanted<'_>,
-    there: &Children,
-    outcome: &mut Outcome,
-    context: &Context,
-) -> Result<(), Error> {
+async fn migrate(wanted: &Wanted<'_>, there: &Children, outcome: &mut Outcome, context: &Context) -> Result<(), Error> {
     let (Migration::Start { attempt }, Some(Ok(plan))) = (wanted.migration, &wanted.validated.migration) else {
         return Ok(());
     };
@@ -122,7 +118,10 @@ async fn roll(wanted: &Wanted<'_>, plan: &RelayPlan, outcome: &mut Outcome, cont
         let first = replicas::first(wanted.source, wanted.relay.spec.scaling.min_replicas);
         let created = prepared.clone().with_first_replicas(first);
         outcome.deployment = Some(apply::apply(client, wanted.owner, &created, None, false).await?.object);
-        outcome.happened.push(Happened::began("RolloutStarted", format!("Deployment {} was created", names::relay(&wanted.owner.name))));
+        outcome.happened.push(Happened::began(
+            "RolloutStarted",
+            format!("Deployment {} was created", names::relay(&wanted.owner.name)),
+        ));
         number(wanted, outcome, context).await?;
     }
     let actual = outcome.deployment.clone();

@@ -46,7 +46,8 @@ const WORTH_AN_EVENT: &[&str] = &[
 
 /// What newly stands in the relay's way.
 pub fn newly_blocked(before: Option<&OutboxRelayStatus>, now: &OutboxRelayStatus) -> Option<Happened> {
-    let ready = |status: &OutboxRelayStatus| status.conditions.iter().find(|condition| condition.type_ == "Ready").cloned();
+    let ready =
+        |status: &OutboxRelayStatus| status.conditions.iter().find(|condition| condition.type_ == "Ready").cloned();
     let (before, now) = (before.and_then(ready), ready(now)?);
     let is_new = before.is_none_or(|before| before.reason != now.reason);
     let reason = WORTH_AN_EVENT.iter().find(|reason| **reason == now.reason)?;

@@ -65,7 +65,9 @@ impl Health {
 fn describe(resource: &str, error: &watcher::Error) -> String {
     let (verb, source) = match error {
         watcher::Error::InitialListFailed(source) => ("list", api_message(source)),
-        watcher::Error::WatchStartFailed(source) | watcher::Error::WatchFailed(source) => ("watch", api_message(source)),
+        watcher::Error::WatchStartFailed(source) | watcher::Error::WatchFailed(source) => {
+            ("watch", api_message(source))
+        }
         watcher::Error::WatchError(status) => ("watch", status.message.clone()),
         watcher::Error::NoResourceVersion => ("watch", "the server sent no resourceVersion".to_owned()),
     };
@@ -74,7 +76,9 @@ fn describe(resource: &str, error: &watcher::Error) -> String {
 
 fn api_message(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) if status.is_not_found() => "the API server does not know this resource; is its CRD installed?".to_owned(),
+        kube::Error::Api(status) if status.is_not_found() => {
+            "the API server does not know this resource; is its CRD installed?".to_owned()
+        }
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
     }

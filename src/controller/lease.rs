@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
-use jiff::Timestamp;
 use kube::{Api, Client, api::PostParams};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -146,10 +146,15 @@ impl Election {
             return Verdict::Ours;
         }
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
-        let duration = Duration::from_secs(spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0));
+        let duration =
+            Duration::from_secs(spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0));
         match &self.seen {
             Some((seen, at)) if *seen == version => {
-                if now.saturating_duration_since(*at) > duration { Verdict::Free } else { Verdict::Held }
+                if now.saturating_duration_since(*at) > duration {
+                    Verdict::Free
+                } else {
+                    Verdict::Held
+                }
             }
             _ => {
                 self.seen = Some((version, now));

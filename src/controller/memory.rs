@@ -50,7 +50,9 @@ impl ScalingMemory {
             self.wants.pop_back();
         }
         self.wants.push_back((now, want));
-        while self.wants.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) && self.wants.len() > 1 {
+        while self.wants.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window)
+            && self.wants.len() > 1
+        {
             self.wants.pop_front();
         }
     }

@@ -81,7 +81,11 @@ pub fn decide(version: Version, needed: i32, automatic: bool, jobs: &[Job], now:
         (None, Some(at)) => {
             let retry_in = pause_after(attempt).saturating_sub(since(at, now));
             let attempt = attempt.saturating_add(1);
-            if retry_in.is_zero() { Migration::Start { attempt } } else { Migration::Failed { job: name, retry_in, attempt } }
+            if retry_in.is_zero() {
+                Migration::Start { attempt }
+            } else {
+                Migration::Failed { job: name, retry_in, attempt }
+            }
         }
         (None, None) => Migration::Running { job: name },
     }
@@ -106,7 +110,10 @@ fn ours(jobs: &[Job]) -> Vec<(i32, &Job)> {
         annotations.get(ATTEMPT)?.parse().ok()
     };
     let migrations = jobs.iter().filter(|job| component(job).as_deref() == Some(names::MIGRATION));
-    migrations.filter(|job| job.metadata.deletion_timestamp.is_none()).map(|job| (attempt(job).unwrap_or(1), job)).collect()
+    migrations
+        .filter(|job| job.metadata.deletion_timestamp.is_none())
+        .map(|job| (attempt(job).unwrap_or(1), job))
+        .collect()
 }
 
 fn finished(job: &Job, condition: &str) -> Option<Timestamp> {
@@ -177,7 +184,8 @@ mod tests {
     #[test]
     fn the_last_two_finished_jobs_are_kept_for_their_logs() {
         let at = "2026-01-01T00:00:00Z";
-        let jobs = [job(3, Some("Failed"), at), job(1, Some("Failed"), at), job(4, None, at), job(2, Some("Failed"), at)];
+        let jobs =
+            [job(3, Some("Failed"), at), job(1, Some("Failed"), at), job(4, None, at), job(2, Some("Failed"), at)];
         let names: Vec<_> = superfluous(&jobs).iter().map(|job| job.metadata.name.clone().unwrap()).collect();
         assert_eq!(names, ["billing-migrate-1-1"]);
     }

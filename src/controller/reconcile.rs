@@ -21,7 +21,8 @@ use super::{
     events::{self, Happened},
     migration::{self, Migration, Version},
     replicas::{self, Source},
-    rollout, sampler::Observation,
+    rollout,
+    sampler::Observation,
     status::{self, Seen},
     validate::{self, Finding, Validated},
 };
@@ -119,19 +120,30 @@ async fn visit(relay: &OutboxRelay, key: &RelayKey, context: &Context) -> Result
         now,
         wall: Timestamp::now(),
     });
-    context.metrics.replicas(key, decided_number(source, outcome.deployment.as_ref()), status.ready_replicas.unwrap_or(0));
+    context.metrics.replicas(
+        key,
+        decided_number(source, outcome.deployment.as_ref()),
+        status.ready_replicas.unwrap_or(0),
+    );
     publish_status(relay, key, &status, context).await?;
     let mut happened = outcome.happened;
     happened.extend(events::newly_blocked(relay.status.as_ref(), &status));
     events::publish(&context.recorder, &relay.object_ref(&()), &happened).await;
     match failure {
         Some(error) => Err(error),
-        None => Ok(Action::requeue(next_visit(&migration, &decision, observation.as_ref(), outcome.deployment.as_ref(), context))),
+        None => Ok(Action::requeue(next_visit(
+            &migration,
+            &decision,
+            observation.as_ref(),
+            outcome.deployment.as_ref(),
+            context,
+        ))),
     }
 }
 
 fn owner(relay: &OutboxRelay, key: &RelayKey) -> Result<Owner, Error> {
-    let uid = relay.metadata.uid.clone().ok_or(Error::Incomplete { what: format!("OutboxRelay {key}"), field: "uid" })?;
+    let uid =
+        relay.metadata.uid.clone().ok_or(Error::Incomplete { what: format!("OutboxRelay {key}"), field: "uid" })?;
     Ok(Owner { name: key.name.clone(), namespace: key.namespace.clone(), uid })
 }
 
@@ -163,7 +175,9 @@ fn decide(
     let fresh = observation.and_then(|observation| observation.fresh(now)).and_then(|sample| sample.rows.as_ref());
     let backlog = match fresh {
         Some(rows) => known(rows),
-        None => Backlog::Unknown { lasting: observation.map_or(Duration::ZERO, |observation| observation.blind_for(now)) },
+        None => {
+            Backlog::Unknown { lasting: observation.map_or(Duration::ZERO, |observation| observation.blind_for(now)) }
+        }
     };
     context.memories.with(key, now, |memory| {
         let inputs = Inputs {
@@ -174,7 +188,8 @@ fn decide(
             backlog,
             recent_most: memory.recent_most(now, limits.stabilization),
             since_change: memory.since_change(now, current),
-            quiet: observation.map_or(Duration::ZERO, |observation| now.saturating_duration_since(observation.moved_at)),
+            quiet: observation
+                .map_or(Duration::ZERO, |observation| now.saturating_duration_since(observation.moved_at)),
             sample_interval: context.settings.sample_interval,
         };
         let decision = scaling::decide(&inputs);
@@ -190,7 +205,12 @@ fn known(rows: &BacklogRows) -> Backlog {
         in_flight: rows.in_flight,
         oldest_due_age: rows.oldest_due_age,
         saturated: rows.saturated,
-        drain_per_pod: scaling::drain_per_pod(workers.drain_per_second, workers.measured, workers.in_hand, workers.slots),
+        drain_per_pod: scaling::drain_per_pod(
+            workers.drain_per_second,
+            workers.measured,
+            workers.in_hand,
+            workers.slots,
+        ),
     }
 }
 

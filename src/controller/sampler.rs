@@ -264,7 +264,8 @@ impl Inner {
     fn next(&self, fingerprint: &str) -> Option<(Instant, RelayKey)> {
         self.with(|state| {
             let on_it = state.relays.iter().filter(|(_, entry)| entry.target.fingerprint == fingerprint);
-            let next = on_it.min_by_key(|(_, entry)| entry.next_at).map(|(relay, entry)| (entry.next_at, relay.clone()));
+            let next =
+                on_it.min_by_key(|(_, entry)| entry.next_at).map(|(relay, entry)| (entry.next_at, relay.clone()));
             if next.is_none() {
                 state.databases.remove(fingerprint);
             }

@@ -66,8 +66,10 @@ pub fn compute(seen: &Seen<'_>) -> OutboxRelayStatus {
         outdated(seen),
     ];
     let deployment = seen.deployment.and_then(|deployment| deployment.status.as_ref());
-    let selector: Vec<String> = names::selector(name).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let rows = seen.observation.and_then(|observation| observation.last.as_ref()).and_then(|(_, sample)| sample.rows.as_ref());
+    let selector: Vec<String> =
+        names::selector(name).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let rows =
+        seen.observation.and_then(|observation| observation.last.as_ref()).and_then(|(_, sample)| sample.rows.as_ref());
     OutboxRelayStatus {
         observed_generation: Some(generation),
         replicas: Some(deployment.and_then(|status| status.replicas).unwrap_or(0)),
@@ -100,11 +102,14 @@ fn backlog(rows: &BacklogRows) -> BacklogStatus {
 
 fn scaling(seen: &Seen<'_>) -> ScalingStatus {
     let limited_by = seen.decision.limited_by.map(|limit| limit.as_str().to_owned());
-    let decided = ScalingStatus { desired: seen.decision.desired, limited_by, reason: seen.decision.reason.as_str().to_owned() };
+    let decided =
+        ScalingStatus { desired: seen.decision.desired, limited_by, reason: seen.decision.reason.as_str().to_owned() };
     let external = |desired| ScalingStatus { desired, limited_by: None, reason: "External".to_owned() };
     match (seen.relay.spec.scaling.mode, seen.source) {
         (ScalingMode::External, Source::Applied(number)) if !seen.relay.spec.suspend => external(number),
-        (ScalingMode::External, Source::LeftToOthers) => external(seen.deployment.and_then(rollout::number).unwrap_or(0)),
+        (ScalingMode::External, Source::LeftToOthers) => {
+            external(seen.deployment.and_then(rollout::number).unwrap_or(0))
+        }
         _ => decided,
     }
 }
@@ -203,12 +208,14 @@ fn schema_ready(seen: &Seen<'_>) -> Says {
             Some(error) if answered(error) => Says::unknown("SampleFailed", error.message.clone()),
             _ => Says::unknown("NotSampledYet", "the table was not looked at yet"),
         },
-        Migration::Manual { found: None } => {
-            Says::no("SchemaMissing", "the table is not there or was never migrated: run `outbox migrate`, or set spec.migrations to Auto")
-        }
-        Migration::Manual { found: Some(found) } => {
-            Says::no("SchemaOutdated", format!("the table has version {found} and {needed} is needed: run `outbox migrate`"))
-        }
+        Migration::Manual { found: None } => Says::no(
+            "SchemaMissing",
+            "the table is not there or was never migrated: run `outbox migrate`, or set spec.migrations to Auto",
+        ),
+        Migration::Manual { found: Some(found) } => Says::no(
+            "SchemaOutdated",
+            format!("the table has version {found} and {needed} is needed: run `outbox migrate`"),
+        ),
         _ if job_error.is_some_and(|finding| !finding.message.is_empty()) => {
             let finding = job_error.cloned().unwrap_or(Finding { reason: "SchemaMissing", message: String::new() });
             Says::no(finding.reason, format!("the migration cannot start: {}", finding.message))
@@ -218,7 +225,9 @@ fn schema_ready(seen: &Seen<'_>) -> Says {
         Migration::Done => Says::no("Migrating", "the migration is done; the table is looked at again"),
         Migration::Failed { job, attempt, .. } => Says::no(
             "MigrationFailed",
-            format!("migration Job {job} failed: see `kubectl logs job/{job}`; attempt {attempt} follows after a pause"),
+            format!(
+                "migration Job {job} failed: see `kubectl logs job/{job}`; attempt {attempt} follows after a pause"
+            ),
         ),
     }
 }
@@ -239,7 +248,10 @@ fn backlog_known(seen: &Seen<'_>, database: &Says) -> Says {
             let error = seen.observation.and_then(|observation| observation.error.clone());
             Says::no("SampleFailed", error.map(|error| error.message).unwrap_or_default())
         }
-        None => Says { status: if database.status == Status::False { Status::False } else { Status::Unknown }, ..database.clone() },
+        None => Says {
+            status: if database.status == Status::False { Status::False } else { Status::Unknown },
+            ..database.clone()
+        },
     }
 }
 

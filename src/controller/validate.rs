@@ -113,26 +113,20 @@ fn pods(
     let documents = serialised(documents::for_pods(relay, policies)).map_err(|finding| findings.push(finding)).ok();
     let hash = secrets_hash(owner, &refs, &read.secrets).map_err(|finding| findings.push(finding)).ok();
     match (deadline_seconds, documents, hash) {
-        (Some(deadline_seconds), Some(documents), Some(secrets_hash)) if findings.is_empty() => Ok(RelayPlan {
-            pods: pod_plan(relay, owner, documents, refs),
-            secrets_hash,
-            deadline_seconds,
-        }),
+        (Some(deadline_seconds), Some(documents), Some(secrets_hash)) if findings.is_empty() => {
+            Ok(RelayPlan { pods: pod_plan(relay, owner, documents, refs), secrets_hash, deadline_seconds })
+        }
         _ => Err(findings),
     }
 }
 
-fn pod_plan(
-    relay: &OutboxRelay,
-    owner: &Owner,
-    documents: RelayDocuments,
-    secrets: BTreeSet<SecretKeyRef>,
-) -> PodPlan {
+fn pod_plan(relay: &OutboxRelay, owner: &Owner, documents: RelayDocuments, secrets: BTreeSet<SecretKeyRef>) -> PodPlan {
     PodPlan { owner: owner.clone(), image: String::new(), documents, secrets, template: relay.spec.template.clone() }
 }
 
 fn serialised(documents: serde_json::Result<RelayDocuments>) -> Result<RelayDocuments, Finding> {
-    documents.map_err(|error| Finding { reason: "Invalid", message: format!("the relay cannot be written out: {error}") })
+    documents
+        .map_err(|error| Finding { reason: "Invalid", message: format!("the relay cannot be written out: {error}") })
 }
 
 /// The Secret keys that are not there, in one finding that names each.
@@ -142,7 +136,9 @@ fn missing(refs: &BTreeSet<SecretKeyRef>, secrets: &Secrets) -> Option<Finding> 
     for reference in refs {
         match secrets.get(reference) {
             Some(Ok(_)) => {}
-            Some(Err(MissingSecret::NoKey)) => no_key.push(format!("{:?} in Secret {:?}", reference.key, reference.name)),
+            Some(Err(MissingSecret::NoKey)) => {
+                no_key.push(format!("{:?} in Secret {:?}", reference.key, reference.name))
+            }
             Some(Err(MissingSecret::NotFound)) | None => {
                 not_found.insert(format!("{:?}", reference.name));
             }
@@ -215,13 +211,15 @@ fn connect(database: &Database, secrets: &Secrets) -> Result<ConnectSettings, Fi
         reference.as_ref().and_then(|reference| secrets.get(reference)).and_then(|value| value.as_ref().ok())
     };
     let invalid = |message: &str| Finding { reason: "DatabaseInvalid", message: message.to_owned() };
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| invalid("the database's Secret is not text"));
+    let text =
+        |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| invalid("the database's Secret is not text"));
     let url = match read(&database.url_secret_ref) {
         Some(url) => text(&url.0)?.trim().to_owned(),
         None => {
             let password = read(&database.password_secret_ref).map(|password| text(&password.0)).transpose()?;
             let password = password.map(|password| password.trim_end_matches(['\r', '\n']).to_owned());
-            url_of_parts(database, password.as_deref()).ok_or_else(|| invalid("database.host and its parts make no URL"))?
+            url_of_parts(database, password.as_deref())
+                .ok_or_else(|| invalid("database.host and its parts make no URL"))?
         }
     };
     Ok(ConnectSettings {

@@ -103,18 +103,24 @@ impl Scope {
     }
 
     /// A watch of `K`, noted in the operator's health.
-    fn watch<K>(&self, config: watcher::Config) -> impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + use<K>
+    fn watch<K>(
+        &self,
+        config: watcher::Config,
+    ) -> impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + use<K>
     where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + 'static,
     {
         let resource = match &self.namespace {
             Some(namespace) => format!("{} in namespace {namespace}", resource::<K>()),
             None => resource::<K>(),
         };
         let context = self.context.clone();
-        watcher(self.api::<K>(), config)
-            .inspect(move |item| context.health.watched(&resource, item))
-            .default_backoff()
+        watcher(self.api::<K>(), config).inspect(move |item| context.health.watched(&resource, item)).default_backoff()
     }
 
     /// The relays themselves. Their status is not a reason for a visit: it is the operator's own word.

@@ -1,6 +1,10 @@
 //! A row as a request, or why no request can be built of it.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -56,7 +60,10 @@ pub struct RowRequest<'a> {
 /// Checks everything that can be known before a connection is opened.
 pub fn endpoint(policy: &Policy, row: &RowRequest<'_>) -> Result<Endpoint, Observation> {
     let endpoint = Endpoint::for_key(row.endpoint, row.key).map_err(|error| invalid(error.to_string()))?;
-    if let Some(address) = endpoint.destination().address() {
+    // A name of the loopback interface is one whatever the resolver says (RFC 6761).
+    let host = endpoint.destination().host();
+    let named = (host == "localhost" || host.ends_with(".localhost")).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    if let Some(address) = endpoint.destination().address().or(named) {
         policy
             .egress
             .check(address)

@@ -152,8 +152,8 @@ fn describe(seen: &Observation) -> String {
             }
             text
         }
-        Observation::NotExecuted { reason, detail }
-        | Observation::Unknown { reason, detail }
-        | Observation::NotBuilt { reason, detail } => settler::bounded(&format!("{reason}: {detail}")),
+        Observation::NotExecuted { detail, .. }
+        | Observation::Unknown { detail, .. }
+        | Observation::NotBuilt { detail, .. } => settler::bounded(detail),
     }
 }

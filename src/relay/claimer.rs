@@ -6,10 +6,11 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::sync::oneshot;
 
 use super::{Inner, attempt, hand::Held};
 use crate::{
-    store::{self, ClaimRequest, StoreError},
+    store::{self, ClaimRequest, Claimed, StoreError},
     telemetry::log_limit::LogLimit,
 };
 
@@ -31,7 +32,13 @@ pub async fn run(inner: &Arc<Inner>) {
                 }
                 pauses = self::pauses();
                 inner.ready.send_if_modified(|ready| std::mem::replace(ready, Ok(())).is_err());
-                if claimed < limit && rest(inner, inner.relay.settings.poll_interval).await {
+                let found = claimed.len();
+                // With a batch larger than the free slots, the next claim waits until the last of these rows has begun or
+                // gone back.
+                for row in claimed {
+                    let _ = row.await;
+                }
+                if found < limit && rest(inner, inner.relay.settings.poll_interval).await {
                     return;
                 }
             }
@@ -78,22 +85,17 @@ async fn rest(inner: &Inner, time: Duration) -> bool {
     }
 }
 
-async fn claim(inner: &Arc<Inner>, limit: usize) -> Result<usize, StoreError> {
+/// Claims, and starts one task a row. What is returned tells of each row that it waits for a slot no more.
+async fn claim(inner: &Arc<Inner>, limit: usize) -> Result<Vec<oneshot::Receiver<()>>, StoreError> {
     let relay = &inner.relay;
     let request = ClaimRequest { tenants: &inner.tenants, limit, worker: &relay.worker, lease: relay.settings.lease };
     let rows = store::claim(&relay.db, &relay.table, &request).await?;
-    let claimed = rows.len();
     let now = Instant::now();
-    let mut waiting = Vec::with_capacity(claimed);
-    for row in rows {
+    let begin = |row: Claimed| {
         inner.hand.take(row.id, Held { token: row.token, until: row.held_until });
-        let (signal, began) = tokio::sync::oneshot::channel();
-        waiting.push(began);
-        inner.tasks.spawn(attempt::run(Arc::clone(inner), row, now, signal));
-    }
-    // With a batch larger than the free slots, the next claim waits until the last of these rows has begun or gone back.
-    for began in waiting {
-        let _ = began.await;
-    }
-    Ok(claimed)
+        let (begun, wait) = oneshot::channel();
+        inner.tasks.spawn(attempt::run(Arc::clone(inner), row, now, begun));
+        wait
+    };
+    Ok(rows.into_iter().map(begin).collect())
 }

@@ -6,14 +6,16 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use super::Problem;
+use crate::api::definition;
 
 /// Checks `object` against the schema of `K`, unknown fields included, then against its CEL rules with defaults filled in.
 /// Returns the object with defaults, or every problem at once.
 pub fn check<K: CustomResourceExt>(object: &Value, label: &str) -> Result<Value, Vec<Problem>> {
     let schema = schema::<K>();
-    let mut problems = structure(&schema, object, label);
+    let object = without_nulls(object);
+    let mut problems = structure(&schema, &object, label);
     if problems.is_empty() {
-        let defaulted = kube_cel::apply_defaults(&schema, object);
+        let defaulted = kube_cel::apply_defaults(&schema, &object);
         if let Err(errors) = kube_cel::Validator::new().validate(&schema, &defaulted, None) {
             problems.extend(
                 errors.iter().map(|error| {
@@ -28,8 +30,22 @@ pub fn check<K: CustomResourceExt>(object: &Value, label: &str) -> Result<Value,
     Err(problems)
 }
 
+/// A `null` member means unset, to the API server as well.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.clone(), without_nulls(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
+}
+
 fn schema<K: CustomResourceExt>() -> Value {
-    let crd = K::crd();
+    let crd = definition::<K>();
     let version = crd.spec.versions.into_iter().next().and_then(|version| version.schema);
     let mut schema = version
         .and_then(|schema| schema.open_api_v3_schema)
@@ -82,7 +98,7 @@ fn bounded(message: &str) -> String {
     message.chars().take(MAX_CHARS).chain("...".chars()).collect()
 }
 
-/// The schema in plain JSON Schema: what a CRD leaves to the API server (unknown fields, `nullable`, integers or strings)
+/// The schema in plain JSON Schema: what a CRD leaves to the API server (unknown fields, integers or strings)
 /// is said in the words that a validator knows.
 fn strict(schema: &Value) -> Value {
     let Value::Object(members) = schema else { return schema.clone() };
@@ -96,7 +112,7 @@ fn strict(schema: &Value) -> Value {
             "items" | "additionalProperties" => {
                 out.insert(name.clone(), strict(value));
             }
-            "nullable" | "x-kubernetes-validations" | "format" | "default" => {}
+            "x-kubernetes-validations" | "format" | "default" => {}
             _ => {
                 out.insert(name.clone(), value.clone());
             }
@@ -108,9 +124,6 @@ fn strict(schema: &Value) -> Value {
     }
     if members.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
         out.insert("type".to_owned(), json!(["integer", "string"]));
-    }
-    if members.get("nullable") == Some(&Value::Bool(true)) {
-        return json!({ "anyOf": [{ "type": "null" }, out] });
     }
     Value::Object(out)
 }

@@ -13,7 +13,9 @@ use std::{
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, MetricEncoder},
-    metrics::{MetricType, counter::ConstCounter, counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram},
+    metrics::{
+        MetricType, counter::ConstCounter, counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram,
+    },
     registry::Registry,
 };
 
@@ -137,9 +139,13 @@ impl Collector for Scrape {
         let relays = self.0.lock();
         encode_rows(&mut encoder, &relays)?;
         encode_dead(&mut encoder, &relays)?;
-        gauge(&mut encoder, "outbox_oldest_due_age_seconds", "Age of the oldest due row, 0 without one", &relays, |series| {
-            series.rows.as_ref().map(|rows| rows.oldest_due_age.map_or(0.0, |age| age.as_secs_f64()))
-        })?;
+        gauge(
+            &mut encoder,
+            "outbox_oldest_due_age_seconds",
+            "Age of the oldest due row, 0 without one",
+            &relays,
+            |series| series.rows.as_ref().map(|rows| rows.oldest_due_age.map_or(0.0, |age| age.as_secs_f64())),
+        )?;
         gauge(&mut encoder, "outbox_backlog_up", "Whether the rows are counted at present", &relays, |series| {
             series.up.map(|up| if up { 1.0 } else { 0.0 })
         })?;
@@ -251,7 +257,10 @@ mod tests {
         // RC-31: without the database the gauges are absent, not stale.
         metrics.sampled(&relay, None);
         let shown = scrape(&registry);
-        assert!(shown.contains(&up("0.0")) && !shown.iter().any(|line| line.starts_with("outbox_backlog_rows{")), "{shown:#?}");
+        assert!(
+            shown.contains(&up("0.0")) && !shown.iter().any(|line| line.starts_with("outbox_backlog_rows{")),
+            "{shown:#?}"
+        );
         metrics.forget(&relay);
         assert!(!scrape(&registry).iter().any(|line| line.contains("billing")));
     }

@@ -69,7 +69,9 @@ async fn rc_23_sigterm_under_load_sends_nothing_twice_and_gives_unbegun_rows_bac
     for number in 0..50 {
         world.insert_script(&format!("load-{number}"), "gate:go:201").await;
     }
-    let relay = world.relay_with("concurrency: 5\nclaimBatch: 50", "").await;
+    let relay = world
+        .relay_with("concurrency: 5\nclaimBatch: 50\nleaseDuration: 60s", "timeouts: {connect: 1s, total: 30s}")
+        .await;
     world.receiver.ledger().wait_until(PATIENCE, |counts| counts.open == 5).await.unwrap();
     relay.signal("TERM");
     // The unbegun go back at once, with their attempts, while the begun are still on the wire.

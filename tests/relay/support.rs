@@ -101,7 +101,7 @@ impl World {
 
     pub async fn row(&self, id: i64) -> Outbox {
         let sql = "SELECT *, payload::text AS text, next_attempt_at = 'infinity' AS parked, \
-                   extract(epoch FROM next_attempt_at - now())::float8 AS due_in FROM agent_outbox WHERE id = $1";
+                   CASE WHEN isfinite(next_attempt_at) THEN extract(epoch FROM next_attempt_at - now())::float8 END AS due_in FROM agent_outbox WHERE id = $1";
         let row = sqlx::query(sql).bind(id).fetch_one(&self.pool).await.unwrap();
         Outbox::of(&row)
     }

@@ -32,7 +32,8 @@ pub fn for_pods(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> serde_json:
     }
     // A pod never migrates: its role may have no right to, and the operator's Job does.
     spec["migrations"] = json!("Manual");
-    let mut documents = vec![document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), spec)];
+    let mut documents =
+        vec![document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), spec)];
     for policy in policies {
         let spec = pruned::<DispatchPolicy>(serde_json::to_value(&policy.spec)?);
         let (name, namespace) = (policy.metadata.name.as_deref(), policy.metadata.namespace.as_deref());
@@ -97,7 +98,8 @@ fn sorted(value: &Value) -> Value {
 /// A spec without the values that the schema of `K` gives by default.
 fn pruned<K: CustomResourceExt>(mut spec: Value) -> Value {
     let schema = K::crd().spec.versions.into_iter().next().and_then(|version| version.schema);
-    let schema = schema.and_then(|schema| schema.open_api_v3_schema).and_then(|schema| serde_json::to_value(schema).ok());
+    let schema =
+        schema.and_then(|schema| schema.open_api_v3_schema).and_then(|schema| serde_json::to_value(schema).ok());
     if let Some(schema) = schema.as_ref().and_then(|schema| schema.pointer("/properties/spec")) {
         prune(&mut spec, schema);
     }
@@ -160,7 +162,8 @@ mod tests {
         spec["leaseDuration"] = json!("1m");
         spec["database"]["table"] = json!("agent_outbox");
         spec["database"]["adminUrlSecretRef"] = json!({ "name": "admin", "key": "uri" });
-        let policy = DispatchPolicy::new("default", serde_json::from_value(json!({ "retry": { "base": "5s" } })).unwrap());
+        let policy =
+            DispatchPolicy::new("default", serde_json::from_value(json!({ "retry": { "base": "5s" } })).unwrap());
         let documents = for_pods(&relay(spec), &[policy]).unwrap();
         let read: Vec<Value> = documents.text.split("---\n").map(|one| serde_json::from_str(one).unwrap()).collect();
         assert_eq!(

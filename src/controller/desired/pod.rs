@@ -82,7 +82,10 @@ fn mount(name: &str, path: &str) -> VolumeMount {
 fn volumes(plan: &PodPlan, component: &str) -> Vec<Volume> {
     let mut volumes = vec![Volume {
         name: "config".to_owned(),
-        config_map: Some(ConfigMapVolumeSource { name: config_map::name(plan, component), ..ConfigMapVolumeSource::default() }),
+        config_map: Some(ConfigMapVolumeSource {
+            name: config_map::name(plan, component),
+            ..ConfigMapVolumeSource::default()
+        }),
         ..Volume::default()
     }];
     if !plan.secrets.is_empty() {

@@ -14,7 +14,10 @@ pub fn build(owner: &Owner) -> PodDisruptionBudget {
         metadata: owner.metadata(names::relay(&owner.name), names::RELAY),
         spec: Some(PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
-            selector: Some(LabelSelector { match_labels: Some(names::selector(&owner.name)), ..LabelSelector::default() }),
+            selector: Some(LabelSelector {
+                match_labels: Some(names::selector(&owner.name)),
+                ..LabelSelector::default()
+            }),
             ..PodDisruptionBudgetSpec::default()
         }),
         status: None,
