@@ -82,5 +82,5 @@ async fn readiness_follows_the_database_and_liveness_does_not() {
     let (status, why) = relay.get("/readyz").await.unwrap();
     assert_eq!(status, 503, "{why}");
     assert_eq!(relay.get("/healthz").await.unwrap().0, 200);
-    assert_eq!(relay.stop().code(), Some(0));
+    assert_eq!(relay.stop().await.code(), Some(0));
 }

@@ -14,7 +14,7 @@ async fn a_relay_killed_before_it_read_the_answer_repeats_the_same_request_once(
     let first = world.relay().await;
     world.receiver.ledger().wait_until(PATIENCE, |counts| counts.open == 2).await.unwrap();
     first.signal("KILL");
-    first.wait(PATIENCE);
+    first.wait(PATIENCE).await;
     for id in [lost, never] {
         assert_eq!(world.row(id).await.status, "in_flight");
     }
@@ -22,7 +22,7 @@ async fn a_relay_killed_before_it_read_the_answer_repeats_the_same_request_once(
     for (id, key) in [(lost, "lost"), (never, "never")] {
         let row = world.ended(id).await;
         assert_eq!((row.status.as_str(), row.attempts, row.unknown_attempts), ("succeeded", 2, 1), "{key}");
-        assert_eq!(row.downstream_id.is_some(), true);
+        assert!(row.downstream_id.is_some());
         let requests = world.receiver.ledger().requests_of(key);
         assert_eq!(requests.len(), 2, "{key}");
         assert_eq!(requests[0].body, requests[1].body);
@@ -39,7 +39,7 @@ async fn a_killed_relay_of_a_receiver_that_does_not_deduplicate_parks_its_rows()
     let first = world.relay_with("", none).await;
     world.receiver.ledger().wait_until(PATIENCE, |counts| counts.open == 1).await.unwrap();
     first.signal("KILL");
-    first.wait(PATIENCE);
+    first.wait(PATIENCE).await;
     let _second = world.relay_with("", none).await;
     let row = world.ended(id).await;
     assert_eq!((row.end(), row.parked, row.unknown_attempts), (("uncertain", Some("lease_expired")), true, 1));
@@ -78,7 +78,7 @@ async fn rc_23_sigterm_under_load_sends_nothing_twice_and_gives_unbegun_rows_bac
     world.wait_for("45 rows are given back", "SELECT count(*) = 45 FROM agent_outbox WHERE status = 'pending' AND attempts = 0 AND claim_token IS NULL AND first_dispatch_at IS NULL").await;
     assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE status = 'in_flight'").await, 5);
     world.receiver.ledger().open_gate("go");
-    assert_eq!(relay.wait(Duration::from_secs(30)).code(), Some(0));
+    assert_eq!(relay.wait(Duration::from_secs(30)).await.code(), Some(0));
     assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE status = 'succeeded' AND attempts = 1").await, 5);
     let counts = world.receiver.ledger().counts();
     assert_eq!((counts.requests, counts.repeats), (5, 0));
@@ -129,5 +129,5 @@ async fn rc_11_a_result_is_written_again_and_the_request_is_not() {
     let row = world.ended(id).await;
     assert_eq!((row.status.as_str(), row.attempts, row.unknown_attempts), ("succeeded", 1, 0));
     assert_eq!(world.receiver.ledger().counts().requests, 1);
-    assert_eq!(relay.stop().code(), Some(0));
+    assert_eq!(relay.stop().await.code(), Some(0));
 }

@@ -325,10 +325,6 @@ impl Relay {
         self.log.lock().unwrap().clone()
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a signal by name, as `kill` does.
     pub fn signal(&self, name: &str) {
         let done = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
@@ -336,21 +332,21 @@ impl Relay {
     }
 
     /// Waits until the process has ended.
-    pub fn wait(mut self, within: Duration) -> ExitStatus {
+    pub async fn wait(mut self, within: Duration) -> ExitStatus {
         let deadline = Instant::now() + within;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
             assert!(Instant::now() < deadline, "the relay did not end: {:?}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Tells it to stop and waits until it has.
-    pub fn stop(self) -> ExitStatus {
+    pub async fn stop(self) -> ExitStatus {
         self.signal("TERM");
-        self.wait(PATIENCE)
+        self.wait(PATIENCE).await
     }
 }
 
