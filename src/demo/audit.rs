@@ -5,13 +5,11 @@ use std::{
     fmt,
 };
 
-use sha2::{Digest, Sha256};
-
 use super::{
     plan::{End, Intent},
     rows::RowEnd,
 };
-use crate::sandbox::{Effect, RequestRecord};
+use crate::sandbox::{Effect, RequestRecord, sha256_hex};
 
 /// What there is to compare.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ pub(super) fn audit(evidence: &Evidence<'_>) -> Audit {
         }
     }
     let bodies: HashMap<&str, (i64, String)> =
-        evidence.rows.values().map(|row| (row.key.as_str(), (row.id, sha256(&row.body)))).collect();
+        evidence.rows.values().map(|row| (row.key.as_str(), (row.id, sha256_hex(row.body.as_bytes())))).collect();
     for request in evidence.requests {
         match request.key.as_deref().and_then(|key| bodies.get(key)) {
             None => audit.problems.push(Problem::UnknownKey { key: request.key.clone(), request: request.number }),
@@ -134,16 +132,14 @@ fn described(row: &RowEnd) -> String {
     format!("{}{parked}{reason}{error}, {} attempts", row.status, row.attempts)
 }
 
-fn sha256(text: &str) -> String {
-    crate::sandbox::hex(&Sha256::digest(text.as_bytes()))
-}
-
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Doubled { key, effects } => write!(f, "doubled: {effects} effects for key {key}"),
             Self::Lost { row } => write!(f, "lost: row {row} succeeded, and the receiver has no effect of it"),
-            Self::Unrecorded { row, status } => write!(f, "lost: row {row} is {status}, and the receiver has its effect"),
+            Self::Unrecorded { row, status } => {
+                write!(f, "lost: row {row} is {status}, and the receiver has its effect")
+            }
             Self::BodyChanged { row, request } => {
                 write!(f, "changed: request {request} did not carry the payload of row {row}")
             }
@@ -162,3 +158,6 @@ impl fmt::Display for Problem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,8 +8,7 @@ use crate::{
 };
 
 /// The two tenants of the story.
-pub(super) const TENANTS: [&str; 2] =
-    ["5d0d7a52-6f0c-4d0e-9a53-2f2f64a8b0a1", "c1f7c6de-1c3b-4b7e-8b39-90d0f7b7e3b2"];
+pub(super) const TENANTS: [&str; 2] = ["5d0d7a52-6f0c-4d0e-9a53-2f2f64a8b0a1", "c1f7c6de-1c3b-4b7e-8b39-90d0f7b7e3b2"];
 /// Fewest rows that leave one for each kind and enough to keep two relays busy.
 pub const MIN_ROWS: usize = 100;
 /// Most rows: the records of all their requests stay within the sandbox's memory.
@@ -66,20 +65,13 @@ const INVOICE: usize = 0;
 const PAYMENT: usize = 1;
 const TICKET: usize = 2;
 
-const fn kind(
-    label: &'static str,
-    operation: usize,
-    endpoint: Endpoint,
-    end: End,
-    wave: Wave,
-    share: usize,
-) -> Kind {
+const fn kind(label: &'static str, operation: usize, endpoint: Endpoint, end: End, wave: Wave, share: usize) -> Kind {
     Kind { label, operation, endpoint, end, wave, share }
 }
 
-/// What the rows meet, in the order of the report. The first of each wave takes the rows that are left over.
+/// What the rows meet, in the order of the report. The first takes the rows that are left over.
 #[rustfmt::skip]
-pub(super) const KINDS: &[Kind] = {
+pub(super) static KINDS: &[Kind] = {
     use {End::{Dead, Succeeded}, Endpoint::{Script, Url}, Wave::{Aftermath, Kill, Quiet}};
     &[
         kind("201 at once", TICKET, Script("201"), Succeeded, Quiet, 60),
@@ -164,7 +156,12 @@ fn intent(number: usize, kind: &'static Kind, receivers: [SocketAddr; 3]) -> Res
             r#"{{"invoice": "{entity}", "amount": {units}.{cents:02}, "currency": "EUR", "ledger": 12345678901234567890{number}}}"#
         ),
         PAYMENT => format!(r#"{{"payment": "{entity}", "amount": "{units}.{cents:02}", "to": "DE0012{number:016}"}}"#),
-        _ => format!(r#"{{"ticket": "{entity}", "title": "Größe {number} is missing", "urgent": {}}}"#, number % 7 == 0),
+        _ => {
+            format!(
+                r#"{{"ticket": "{entity}", "title": "Größe {number} is missing", "urgent": {}}}"#,
+                number.is_multiple_of(7)
+            )
+        }
     };
     let key = derive_key(tenant, operation, &entity, 1, &payload)?;
     let endpoint = match kind.endpoint {

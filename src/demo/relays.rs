@@ -26,6 +26,8 @@ pub(super) struct Program {
     pub directory: PathBuf,
     /// The database.
     pub database_url: String,
+    /// Whether documents and logs stay.
+    pub keep: bool,
 }
 
 /// A relay process.
@@ -74,7 +76,7 @@ impl Program {
             user: None,
             log: self.log(name)?,
             end_signal: "TERM",
-            remove: None,
+            remove: (!self.keep).then(|| self.directory.clone()),
         })?;
         Ok(RelayProcess { name: name.to_owned(), watched })
     }
@@ -96,23 +98,24 @@ impl Program {
 }
 
 impl RelayProcess {
-    /// Kills it with SIGKILL and waits for its end.
+    /// Kills it with SIGKILL and waits until it and its watchdog are gone. The others go on using the directory.
     ///
     /// # Errors
     ///
     /// If its watchdog is gone.
-    pub async fn kill(&mut self) -> io::Result<()> {
+    pub async fn kill(mut self) -> io::Result<()> {
         self.watched.signal("KILL")?;
-        self.watched.ended().await;
+        self.watched.keep_directory().await?;
+        self.watched.finish().await;
         Ok(())
     }
 
-    /// Waits for its end and gives its status.
-    pub async fn ended(&self) -> i32 {
-        self.watched.ended().await
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.watched.is_running()
     }
 
-    /// Ends it by SIGTERM and waits until it and its watchdog are gone.
+    /// Ends it by SIGTERM and waits until it and its watchdog are gone, and the directory with them.
     pub async fn finish(self) {
         self.watched.finish().await;
     }

@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -132,6 +133,11 @@ pub fn script_url(addr: SocketAddr, script: &str) -> String {
 /// Percent-encodes text for a step: `format!("301:{}", step_text("http://x.test/"))`.
 pub fn step_text(text: &str) -> String {
     script::encode(text)
+}
+
+/// SHA-256 as the records show it, to compare a payload with what arrived.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    connection::hex(&Sha256::digest(bytes))
 }
 
 async fn accept(listener: TcpListener, shared: connection::Shared) {
