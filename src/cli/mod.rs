@@ -4,13 +4,13 @@
 mod controller;
 mod crd;
 mod database;
-// mod demo;
+mod demo;
 mod documents;
 mod key;
 mod migrate;
 mod policy;
 mod relay;
-// mod sandbox;
+mod sandbox;
 mod signal;
 
 use std::process::ExitCode;
@@ -58,10 +58,10 @@ enum Command {
     Policy(policy::PolicyCommand),
     /// Print the custom resource definitions.
     Crd(crd::CrdArgs),
-    // Run a receiver that deduplicates by key and misbehaves on request.
-    // Sandbox(sandbox::SandboxArgs),
-    // Tell the whole relay story in a minute, on a throwaway PostgreSQL.
-    // Demo(demo::DemoArgs),
+    /// Run a receiver that deduplicates by key and misbehaves on request.
+    Sandbox(sandbox::SandboxArgs),
+    /// Tell the whole relay story in a minute, on a throwaway PostgreSQL.
+    Demo(demo::DemoArgs),
 }
 
 impl Cli {
@@ -75,8 +75,8 @@ impl Cli {
             Command::Key(args) => args.run(),
             Command::Policy(command) => Ok(command.run()),
             Command::Crd(args) => args.run(),
-            // Command::Sandbox(args) => args.run().await,
-            // Command::Demo(args) => args.run().await,
+            Command::Sandbox(args) => args.run().await,
+            Command::Demo(args) => args.run().await,
         };
         result.unwrap_or_else(|error| {
             eprintln!("outbox: {error}");

@@ -4,6 +4,7 @@
 pub mod backoff;
 pub mod destination;
 pub mod egress;
+pub mod hold;
 pub mod json_pointer;
 pub mod judge;
 pub mod key;
@@ -11,4 +12,5 @@ pub mod retry_after;
 pub mod row;
 pub mod scaling;
 pub mod settings;
+pub mod share;
 pub mod transition;
