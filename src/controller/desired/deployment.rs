@@ -69,7 +69,6 @@ fn container() -> Container {
     args.extend(["--listen".to_owned(), format!("0.0.0.0:{PORT}")]);
     Container {
         name: CONTAINER.to_owned(),
-        command: Some(vec!["outbox".to_owned()]),
         args: Some(args),
         ports: Some(vec![ContainerPort {
             name: Some("metrics".to_owned()),

@@ -28,7 +28,6 @@ pub fn build(plan: &PodPlan, version: i32, attempt: i32) -> Job {
     metadata.annotations = Some(BTreeMap::from([(ATTEMPT.to_owned(), attempt.to_string())]));
     let container = Container {
         name: "migrate".to_owned(),
-        command: Some(vec!["outbox".to_owned()]),
         args: Some(pod::arguments("migrate")),
         ..Container::default()
     };

@@ -21,7 +21,8 @@ const SECRETS_DIR: &str = "/etc/outbox/secrets";
 /// Readable by the owner and the pod's group: root projects the files, and the pod does not run as root.
 const SECRET_MODE: i32 = 0o440;
 
-/// The arguments by which `outbox` finds its documents and Secrets.
+/// The arguments by which `outbox` finds its documents and Secrets. The program is the image's entrypoint: where it lies in
+/// there is the image's own business, and containers name no command.
 pub fn arguments(command: &str) -> Vec<String> {
     let file = format!("{CONFIG_DIR}/{}", config_map::FILE);
     [command, "-f", &file, "--secrets-dir", SECRETS_DIR].map(str::to_owned).into()
