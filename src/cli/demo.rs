@@ -10,12 +10,21 @@ use crate::demo::{self, MAX_ROWS, MIN_ROWS, Progress, StoryError, StoryOptions};
 /// Exit code of a command that was interrupted, as shells have it: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
 
+/// What `--help` says beyond the first line.
+const HELP: &str = "\
+It starts a PostgreSQL server and a receiver that misbehaves, runs two relays as
+processes, kills one of them in the middle of its requests, waits until every row
+has ended, and compares the database with what the receiver saw. Nothing is left
+behind. PostgreSQL's programs must be installed (OUTBOX_POSTGRES_BIN names their
+directory if they are in no usual place).
+
+Exit code 0: every intent took effect once, or is dead with its reason and took
+none. 1: the story did not hold. 130: interrupted.
+";
+
 /// Tell the whole relay story in a minute, on a throwaway PostgreSQL.
-///
-/// Starts a PostgreSQL server and a receiver that misbehaves, runs two relays as processes, kills one of them in the
-/// middle of its requests, waits until every row has ended, and compares the database with what the receiver saw. Nothing
-/// is left behind. Exit code 0: every intent took effect once, or is dead with its reason. 1: the story did not hold.
 #[derive(Debug, Args)]
+#[command(after_long_help = HELP)]
 pub struct DemoArgs {
     /// Rows to insert.
     #[arg(long, value_name = "N", default_value = "300", value_parser = value_parser!(u16).range(MIN_ROWS as i64..=MAX_ROWS as i64))]

@@ -16,6 +16,9 @@ pub const MAX_ROWS: usize = 10_000;
 /// The rows that the shares of [`KINDS`] add up to, with the plain ones.
 const SHARES_OF: usize = 300;
 
+/// Most rows of a kind that holds a relay's slot for a second or two: more of them would only take longer.
+const MAX_SLOW_ROWS: usize = 40;
+
 /// When a row is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wave {
@@ -57,6 +60,12 @@ pub(super) struct Kind {
     pub end: End,
     wave: Wave,
     share: usize,
+}
+
+impl Kind {
+    fn is_slow(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Script(script) if script.starts_with("slow") || script == "lost")
+    }
 }
 
 /// The operations. Each has a receiver of its own, which to a relay is a destination of its own.
@@ -133,7 +142,9 @@ impl fmt::Display for End {
 pub(super) fn intents(rows: usize, receivers: [SocketAddr; 3]) -> Result<Vec<Intent>, KeyError> {
     let shares: usize = KINDS.iter().map(|kind| kind.share).sum();
     debug_assert_eq!(shares, SHARES_OF, "the shares of the kinds");
-    let mut counts: Vec<usize> = KINDS.iter().map(|kind| (kind.share * rows / SHARES_OF).max(1)).collect();
+    let most = |kind: &Kind| if kind.is_slow() { MAX_SLOW_ROWS } else { rows };
+    let mut counts: Vec<usize> =
+        KINDS.iter().map(|kind| (kind.share * rows / SHARES_OF).clamp(1, most(kind))).collect();
     let given: usize = counts.iter().sum();
     counts[0] = (counts[0] + rows).saturating_sub(given).max(1);
     let mut intents = Vec::with_capacity(rows);

@@ -116,11 +116,8 @@ async fn play(stage: &mut Stage, rows: usize, progress: &mut Progress) -> Result
     the_other_goes_on(stage, &intents, progress).await?;
     let again = format!("{}-again", kill.relay);
     stage.start_relay(&again)?;
-    progress.say(&format!(
-        "the other one goes on; {} is started again, and what it had in hand waits for its lease of {} s",
-        kill.relay,
-        LEASE.as_secs()
-    ));
+    let lease = LEASE.as_secs();
+    progress.say(&format!("the other one went on alone; {} is started again, its leases last {lease} s", kill.relay));
 
     let tally = stage.rows_until(progress, |tally| tally.ended() >= rows as u64).await?;
     let quiet = stage.ledger().wait_until(CONNECTIONS_END_LIMIT, |counts| counts.open == 0).await;
