@@ -4,7 +4,6 @@
 //! so that a field which is no longer wanted is noticed), or when the cluster has something else in a field that is meant.
 //! In a steady state nothing is sent at all, not even after a restart.
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::ConfigMap};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
@@ -14,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Error,
+    Error, Metrics,
     desired::{Owner, names},
 };
 
@@ -81,27 +80,71 @@ impl<K: Child> Prepared<K> {
     }
 }
 
-/// Applies a child, unless it is as it should be. `force` writes in any case.
-pub async fn apply<K: Child>(
-    client: &Client,
-    owner: &Owner,
-    prepared: &Prepared<K>,
-    actual: Option<&K>,
-    force: bool,
-) -> Result<Applied<K>, Error> {
-    if let Some(actual) = actual {
-        check_ours(owner, actual)?;
-        if !force && prepared.is_applied(actual) {
-            return Ok(Applied { object: actual.clone(), written: false });
+/// Writes on behalf of one relay, and counts each write.
+pub struct Writer<'a> {
+    /// The client.
+    pub client: &'a Client,
+    /// The relay.
+    pub owner: &'a Owner,
+    /// Where writes are counted.
+    pub metrics: &'a Metrics,
+}
+
+impl Writer<'_> {
+    /// The children of one kind, for one write, which is counted.
+    pub fn counted<K: Child>(&self) -> Api<K> {
+        self.metrics.writes(&K::kind(&()));
+        Api::namespaced(self.client.clone(), &self.owner.namespace)
+    }
+
+    /// `Deployment tenant-a/billing-relay`
+    pub fn what<K: Child>(&self, name: &str) -> String {
+        format!("{} {}/{name}", K::kind(&()), self.owner.namespace)
+    }
+
+    /// Applies a child, unless it is as it should be. `force` writes in any case.
+    pub async fn apply<K: Child>(
+        &self,
+        prepared: &Prepared<K>,
+        actual: Option<&K>,
+        force: bool,
+    ) -> Result<Applied<K>, Error> {
+        if let Some(actual) = actual {
+            check_ours(self.owner, actual)?;
+            if !force && prepared.is_applied(actual) {
+                return Ok(Applied { object: actual.clone(), written: false });
+            }
+        }
+        let (name, params) = (&prepared.name, PatchParams::apply(FIELD_MANAGER).force());
+        let patched = self.counted::<K>().patch(name, &params, &Patch::Apply(&prepared.body)).await;
+        Ok(Applied { object: patched.map_err(Error::write(self.what::<K>(name)))?, written: true })
+    }
+
+    /// Creates an object whose content never changes, unless it is there.
+    pub async fn create<K: Child>(&self, object: &K) -> Result<bool, Error> {
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match self.counted::<K>().create(&params, object).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+            Err(error) => Err(Error::write(self.what::<K>(object.meta().name.as_deref().unwrap_or_default()))(error)),
         }
     }
-    let api: Api<K> = Api::namespaced(client.clone(), &owner.namespace);
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    let object = api
-        .patch(&prepared.name, &params, &Patch::Apply(&prepared.body))
-        .await
-        .map_err(Error::write(format!("{} {}/{}", K::kind(&()), owner.namespace, prepared.name)))?;
-    Ok(Applied { object, written: true })
+
+    /// Deletes an object that nobody uses any more, and its dependents, if it is still the one that was seen.
+    pub async fn delete<K: Child>(&self, seen: &ObjectMeta) -> Result<(), Error> {
+        let name = seen.name.as_deref().unwrap_or_default();
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            preconditions: Some(Preconditions { uid: seen.uid.clone(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.counted::<K>().delete(name, &params).await {
+            Ok(_) => Ok(()),
+            // Gone, or another object by now: either way this one needs no deletion.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(Error::write(self.what::<K>(name))(error)),
+        }
+    }
 }
 
 /// A child of this name must be ours: controlled by this relay, or left behind by one of its name (deleted with
@@ -118,46 +161,6 @@ pub fn check_ours<K: Resource<DynamicType = ()>>(owner: &Owner, actual: &K) -> R
     };
     let name = meta.name.clone().unwrap_or_default();
     if ours { Ok(()) } else { Err(Error::NameTaken { kind: K::kind(&()).into_owned(), name }) }
-}
-
-/// Creates an object whose content never changes, unless it is there.
-pub async fn create<K: Child>(client: &Client, owner: &Owner, object: &K) -> Result<bool, Error> {
-    let api: Api<K> = Api::namespaced(client.clone(), &owner.namespace);
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    match api.create(&params, object).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
-        Err(error) => {
-            let name = object.meta().name.clone().unwrap_or_default();
-            Err(Error::write(format!("{} {}/{name}", K::kind(&()), owner.namespace))(error))
-        }
-    }
-}
-
-/// Deletes a ConfigMap that no pod uses any more, if it is still the one that was seen.
-pub async fn delete_config_map(client: &Client, owner: &Owner, meta: &ObjectMeta) -> Result<(), Error> {
-    delete::<ConfigMap>(client, owner, meta).await
-}
-
-/// Deletes a Job of an earlier attempt, with its pods.
-pub async fn delete_job(client: &Client, owner: &Owner, meta: &ObjectMeta) -> Result<(), Error> {
-    delete::<Job>(client, owner, meta).await
-}
-
-async fn delete<K: Child>(client: &Client, owner: &Owner, meta: &ObjectMeta) -> Result<(), Error> {
-    let api: Api<K> = Api::namespaced(client.clone(), &owner.namespace);
-    let name = meta.name.clone().unwrap_or_default();
-    let params = DeleteParams {
-        propagation_policy: Some(PropagationPolicy::Background),
-        preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: None }),
-        ..DeleteParams::default()
-    };
-    match api.delete(&name, &params).await {
-        Ok(_) => Ok(()),
-        // Gone, or another object by now: either way this one needs no deletion.
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        Err(error) => Err(Error::write(format!("{} {}/{name}", K::kind(&()), owner.namespace))(error)),
-    }
 }
 
 /// Whether everything that `wanted` says is so in `actual`. Lists of named things may hold more than is wanted (another

@@ -1,11 +1,11 @@
 //! Applies the children in the order in which one needs the other, and lets go of what nobody needs any more.
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1::ConfigMap};
 use kube::ResourceExt as _;
 
 use super::{
     Context, Error,
-    apply::{self, Prepared, check_ours},
+    apply::{Prepared, Writer, check_ours},
     dereference::Children,
     desired::{Owner, RelayPlan, config_map, deployment, migration_job, names, pod_disruption_budget, service_account},
     events::Happened,
@@ -41,92 +41,111 @@ pub struct Outcome {
 /// Applies the children.
 pub async fn apply(wanted: &Wanted<'_>, there: &Children, context: &Context) -> Result<Outcome, Error> {
     let mut outcome = Outcome { deployment: there.deployment.clone(), happened: Vec::new() };
+    let writer = Writer { client: &context.clients.calls, owner: wanted.owner, metrics: &context.metrics };
     if let Some(there) = &there.deployment {
         check_ours(wanted.owner, there)?;
     }
     // The number first: it must follow a suspension or the backlog also while a policy or a Secret is missing, and it must
     // have an owner before the main apply below lets go of it.
-    number(wanted, &mut outcome, context).await?;
+    number(wanted, &mut outcome, &writer).await?;
     let rollout = wanted.validated.pods.as_ref().ok();
     let may_create = *wanted.migration == Migration::Ready;
     let starts_job = matches!(wanted.migration, Migration::Start { .. });
     if (rollout.is_some() && (may_create || there.deployment.is_some())) || starts_job {
-        account(wanted, there, context).await?;
+        account(wanted, there, &writer).await?;
     }
-    migrate(wanted, there, &mut outcome, context).await?;
+    migrate(wanted, there, &mut outcome, &writer, context).await?;
     if let Some(plan) = rollout
         && (may_create || there.deployment.is_some())
     {
-        roll(wanted, plan, &mut outcome, context).await?;
+        roll(wanted, plan, there, &mut outcome, &writer, context).await?;
         let budget = Prepared::new(&pod_disruption_budget::build(wanted.owner))?;
-        apply::apply(&context.clients.calls, wanted.owner, &budget, there.pod_disruption_budget.as_ref(), false)
-            .await?;
+        writer.apply(&budget, there.pod_disruption_budget.as_ref(), false).await?;
     }
-    sweep(wanted, there, &outcome, context).await?;
+    sweep(wanted, there, &outcome, &writer).await?;
     Ok(outcome)
 }
 
 /// Takes the number of replicas, or hands it over.
-async fn number(wanted: &Wanted<'_>, outcome: &mut Outcome, context: &Context) -> Result<(), Error> {
+async fn number(wanted: &Wanted<'_>, outcome: &mut Outcome, writer: &Writer<'_>) -> Result<(), Error> {
     let Some(there) = &outcome.deployment else { return Ok(()) };
     let steps = replicas::steps(wanted.source, wanted.relay.spec.scaling.min_replicas, there);
     let name = names::relay(&wanted.owner.name);
-    if let Some(after) = replicas::write(&context.clients.calls, wanted.owner, &name, &steps).await? {
+    if let Some(after) = replicas::write(writer, &name, &steps).await? {
         outcome.deployment = Some(after);
     }
     Ok(())
 }
 
-async fn account(wanted: &Wanted<'_>, there: &Children, context: &Context) -> Result<(), Error> {
+async fn account(wanted: &Wanted<'_>, there: &Children, writer: &Writer<'_>) -> Result<(), Error> {
     if wanted.relay.spec.template.service_account_name.is_some() {
         return Ok(());
     }
     let account = Prepared::new(&service_account::build(wanted.owner))?;
-    apply::apply(&context.clients.calls, wanted.owner, &account, there.service_account.as_ref(), false).await?;
+    writer.apply(&account, there.service_account.as_ref(), false).await?;
     Ok(())
 }
 
-async fn migrate(wanted: &Wanted<'_>, there: &Children, outcome: &mut Outcome, context: &Context) -> Result<(), Error> {
+async fn migrate(
+    wanted: &Wanted<'_>,
+    there: &Children,
+    outcome: &mut Outcome,
+    writer: &Writer<'_>,
+    context: &Context,
+) -> Result<(), Error> {
     let (Migration::Start { attempt }, Some(Ok(plan))) = (wanted.migration, &wanted.validated.migration) else {
         return Ok(());
     };
     let mut pods = plan.pods.clone();
     // The operator's own version of the migrations is what the table is asked for.
     pods.image.clone_from(&context.settings.relay_image);
-    let client = &context.clients.calls;
-    apply::create(client, wanted.owner, &config_map::build(&pods, names::MIGRATION)).await?;
+    config(there, &config_map::build(&pods, names::MIGRATION), writer).await?;
     let job = migration_job::build(&pods, migrate::LATEST, *attempt);
-    if apply::create(client, wanted.owner, &job).await? {
+    if writer.create(&job).await? {
         let note = format!("Job {} brings the table to version {}", job.name_any(), migrate::LATEST);
         outcome.happened.push(Happened::began("MigrationStarted", note));
     }
     for old in migration::superfluous(&there.jobs) {
-        apply::delete_job(client, wanted.owner, &old.metadata).await?;
+        writer.delete::<Job>(&old.metadata).await?;
     }
     Ok(())
 }
 
+/// Creates a ConfigMap, unless it is there: it is immutable, and its name says what it holds.
+async fn config(there: &Children, map: &ConfigMap, writer: &Writer<'_>) -> Result<(), Error> {
+    match there.config_maps.iter().find(|found| found.name_any() == map.name_any()) {
+        Some(found) => check_ours(writer.owner, found),
+        None => writer.create(map).await.map(|_| ()),
+    }
+}
+
 /// Creates or updates the Deployment. A new one says its number of replicas once; the scaling manager takes it over, and
 /// a second apply lets go of it. See [`replicas`].
-async fn roll(wanted: &Wanted<'_>, plan: &RelayPlan, outcome: &mut Outcome, context: &Context) -> Result<(), Error> {
-    let client = &context.clients.calls;
+async fn roll(
+    wanted: &Wanted<'_>,
+    plan: &RelayPlan,
+    there: &Children,
+    outcome: &mut Outcome,
+    writer: &Writer<'_>,
+    context: &Context,
+) -> Result<(), Error> {
     let mut plan = plan.clone();
     plan.pods.image = image(wanted.relay, outcome.deployment.as_ref(), context);
-    apply::create(client, wanted.owner, &config_map::build(&plan.pods, names::RELAY)).await?;
+    config(there, &config_map::build(&plan.pods, names::RELAY), writer).await?;
     let prepared = Prepared::new(&deployment::build(&plan))?;
     if outcome.deployment.is_none() {
         let first = replicas::first(wanted.source, wanted.relay.spec.scaling.min_replicas);
         let created = prepared.clone().with_first_replicas(first);
-        outcome.deployment = Some(apply::apply(client, wanted.owner, &created, None, false).await?.object);
+        outcome.deployment = Some(writer.apply(&created, None, false).await?.object);
         outcome.happened.push(Happened::began(
             "RolloutStarted",
             format!("Deployment {} was created", names::relay(&wanted.owner.name)),
         ));
-        number(wanted, outcome, context).await?;
+        number(wanted, outcome, writer).await?;
     }
     let actual = outcome.deployment.clone();
     let lets_go = actual.as_ref().is_some_and(|actual| replicas::owners(actual).main);
-    let applied = apply::apply(client, wanted.owner, &prepared, actual.as_ref(), lets_go).await?;
+    let applied = writer.apply(&prepared, actual.as_ref(), lets_go).await?;
     let before = actual.as_ref().and_then(|actual| actual.metadata.generation);
     if applied.written && before != applied.object.metadata.generation {
         outcome.happened.push(Happened::began("RolloutStarted", "the pods' settings changed"));
@@ -145,7 +164,7 @@ fn image(relay: &OutboxRelay, deployment: Option<&Deployment>, context: &Context
 }
 
 /// Deletes ConfigMaps that no pod reads. Only when the rollout is complete: pods of the one before read theirs until then.
-async fn sweep(wanted: &Wanted<'_>, there: &Children, outcome: &Outcome, context: &Context) -> Result<(), Error> {
+async fn sweep(wanted: &Wanted<'_>, there: &Children, outcome: &Outcome, writer: &Writer<'_>) -> Result<(), Error> {
     let Some(deployment) = outcome.deployment.as_ref().filter(|deployment| rollout::is_complete(deployment)) else {
         return Ok(());
     };
@@ -158,7 +177,7 @@ async fn sweep(wanted: &Wanted<'_>, there: &Children, outcome: &Outcome, context
     }
     for old in there.config_maps.iter().filter(|found| !used.contains(&found.name_any())) {
         if check_ours(wanted.owner, old).is_ok() {
-            apply::delete_config_map(&context.clients.calls, wanted.owner, &old.metadata).await?;
+            writer.delete::<ConfigMap>(&old.metadata).await?;
         }
     }
     Ok(())

@@ -127,6 +127,10 @@ impl Metrics {
         self.0.reconciled(took, failure);
     }
 
+    fn writes(&self, kind: &str) {
+        self.0.writes(kind);
+    }
+
     fn undecodable(&self) {
         self.0.failed("undecodable");
     }

@@ -125,9 +125,13 @@ async fn visit(relay: &OutboxRelay, key: &RelayKey, context: &Context) -> Result
         decided_number(source, outcome.deployment.as_ref()),
         status.ready_replicas.unwrap_or(0),
     );
-    publish_status(relay, key, &status, context).await?;
     let mut happened = outcome.happened;
-    happened.extend(events::newly_blocked(relay.status.as_ref(), &status));
+    // Until the first look at the table, what the operator before this one said stands: a restart is no news.
+    let looking = observation.as_ref().is_some_and(|seen| seen.last.is_none() && seen.error.is_none());
+    if !(looking && relay.status.is_some() && failure.is_none()) {
+        publish_status(relay, key, &status, context).await?;
+        happened.extend(events::newly_blocked(relay.status.as_ref(), &status));
+    }
     events::publish(&context.recorder, &relay.object_ref(&()), &happened).await;
     match failure {
         Some(error) => Err(error),
@@ -260,6 +264,7 @@ async fn publish_status(
         "metadata": { "name": key.name, "uid": relay.metadata.uid }, "status": status,
     });
     let params = PatchParams::apply(apply::FIELD_MANAGER).force();
+    context.metrics.writes("OutboxRelay");
     match api.patch_status(&key.name, &params, &Patch::Apply(body)).await {
         Ok(_) => Ok(()),
         // Deleted meanwhile, or another relay of the same name: there is nobody to tell.

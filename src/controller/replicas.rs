@@ -7,13 +7,13 @@
 //! reads the owners off `managedFields` and goes on.
 
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry};
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{Error, apply::FIELD_MANAGER, desired::Owner};
+use super::{
+    Error,
+    apply::{FIELD_MANAGER, Writer},
+};
 use crate::api::{OutboxRelaySpec, ScalingMode};
 
 /// Owns `spec.replicas` and nothing else.
@@ -116,33 +116,40 @@ pub fn steps(source: Source, min_replicas: i32, deployment: &Deployment) -> Vec<
 }
 
 /// Writes the steps. Returns the Deployment after the last of them, if there was one.
-pub async fn write(client: &Client, owner: &Owner, name: &str, steps: &[Step]) -> Result<Option<Deployment>, Error> {
-    let api: Api<Deployment> = Api::namespaced(client.clone(), &owner.namespace);
-    let what = || format!("replicas of Deployment {}/{name}", owner.namespace);
+pub async fn write(writer: &Writer<'_>, name: &str, steps: &[Step]) -> Result<Option<Deployment>, Error> {
     let mut last = None;
     for step in steps {
         match step {
-            Step::Take(number) => last = Some(apply(&api, name, json!({ "replicas": number }), what()).await?),
-            Step::LetGo => last = Some(apply(&api, name, json!({}), what()).await?),
-            Step::HandOver(number) => {
-                let scale = json!({
-                    "apiVersion": "autoscaling/v1", "kind": "Scale",
-                    "metadata": { "name": name, "namespace": owner.namespace },
-                    "spec": { "replicas": number },
-                });
-                let params = PatchParams::apply(HANDOVER_MANAGER).force();
-                api.patch_scale(name, &params, &Patch::Apply(scale)).await.map_err(Error::write(what()))?;
-                last = api.get_opt(name).await.map_err(Error::read(what()))?;
-            }
+            Step::Take(number) => last = Some(apply(writer, name, Some(*number)).await?),
+            Step::LetGo => last = Some(apply(writer, name, None).await?),
+            Step::HandOver(number) => last = Some(hand_over(writer, name, *number).await?),
         }
     }
     Ok(last)
 }
 
-async fn apply(api: &Api<Deployment>, name: &str, spec: serde_json::Value, what: String) -> Result<Deployment, Error> {
-    let body = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name }, "spec": spec });
+/// Owns the number, or nothing at all: an empty `spec` would be owned too.
+async fn apply(writer: &Writer<'_>, name: &str, number: Option<i32>) -> Result<Deployment, Error> {
+    let mut body = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name } });
+    if let Some(number) = number {
+        body["spec"] = json!({ "replicas": number });
+    }
     let params = PatchParams::apply(SCALING_MANAGER).force();
-    api.patch(name, &params, &Patch::Apply(body)).await.map_err(Error::write(what))
+    let patched = writer.counted::<Deployment>().patch(name, &params, &Patch::Apply(body)).await;
+    patched.map_err(Error::write(format!("replicas of {}", writer.what::<Deployment>(name))))
+}
+
+async fn hand_over(writer: &Writer<'_>, name: &str, number: i32) -> Result<Deployment, Error> {
+    let what = format!("scale of {}", writer.what::<Deployment>(name));
+    let scale = json!({
+        "apiVersion": "autoscaling/v1", "kind": "Scale",
+        "metadata": { "name": name, "namespace": writer.owner.namespace },
+        "spec": { "replicas": number },
+    });
+    let params = PatchParams::apply(HANDOVER_MANAGER).force();
+    let api = writer.counted::<Deployment>();
+    api.patch_scale(name, &params, &Patch::Apply(scale)).await.map_err(Error::write(what.clone()))?;
+    api.get(name).await.map_err(Error::read(what))
 }
 
 #[cfg(test)]

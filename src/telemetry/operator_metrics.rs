@@ -38,6 +38,11 @@ struct Failure {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Kind {
+    kind: String,
+}
+
 #[derive(Debug, Default)]
 struct RelaySeries {
     /// Whether the last sample is good, and since when the oldest row is due; `None`: no sample yet.
@@ -61,6 +66,7 @@ pub struct OperatorMetrics {
     relays: Mutex<BTreeMap<RelayLabels, RelaySeries>>,
     reconciles: Counter,
     failures: Family<Failure, Counter>,
+    writes: Family<Kind, Counter>,
     durations: Option<Histogram>,
 }
 
@@ -71,6 +77,7 @@ impl OperatorMetrics {
         let metrics = Self { durations: Some(durations.clone()), ..Self::default() };
         registry.register("outbox_reconciles", "Visits of relays", metrics.reconciles.clone());
         registry.register("outbox_reconcile_failures", "Visits of relays that failed", metrics.failures.clone());
+        registry.register("outbox_writes", "Objects written to the API server, or tried", metrics.writes.clone());
         registry.register("outbox_reconcile_duration_seconds", "Time of one visit of a relay", durations);
         let metrics = std::sync::Arc::new(metrics);
         registry.register_collector(Box::new(Scrape(metrics.clone())));
@@ -91,6 +98,11 @@ impl OperatorMetrics {
     /// Something failed; the reasons are a fixed set.
     pub fn failed(&self, reason: &'static str) {
         self.failures.get_or_create(&Failure { reason }).inc();
+    }
+
+    /// An object of this kind is written. Kinds are a fixed set.
+    pub fn writes(&self, kind: &str) {
+        self.writes.get_or_create(&Kind { kind: kind.to_owned() }).inc();
     }
 
     /// A sample of a relay's rows, or that they are not known.

@@ -26,11 +26,8 @@ pub fn build(plan: &PodPlan, version: i32, attempt: i32) -> Job {
     let name = &plan.owner.name;
     let mut metadata = plan.owner.metadata(names::migration_job(name, version, attempt), names::MIGRATION);
     metadata.annotations = Some(BTreeMap::from([(ATTEMPT.to_owned(), attempt.to_string())]));
-    let container = Container {
-        name: "migrate".to_owned(),
-        args: Some(pod::arguments("migrate")),
-        ..Container::default()
-    };
+    let container =
+        Container { name: "migrate".to_owned(), args: Some(pod::arguments("migrate")), ..Container::default() };
     let mut spec = pod::build(plan, names::MIGRATION, container);
     spec.restart_policy = Some("Never".to_owned());
     let template = PodTemplateSpec {
