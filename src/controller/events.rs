@@ -69,3 +69,32 @@ pub async fn publish(recorder: &Recorder, relay: &ObjectReference, happened: &[H
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(ready: &str, reason: &str) -> OutboxRelayStatus {
+        let condition = serde_json::json!({
+            "type": "Ready", "status": ready, "reason": reason, "message": "why", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        OutboxRelayStatus {
+            conditions: vec![serde_json::from_value(condition).unwrap()],
+            ..OutboxRelayStatus::default()
+        }
+    }
+
+    #[test]
+    fn what_newly_stands_in_the_way_is_told_once() {
+        let told = |before: Option<OutboxRelayStatus>, now: OutboxRelayStatus| {
+            newly_blocked(before.as_ref(), &now).map(|happened| happened.reason)
+        };
+        let (missing, key) = (status("False", "SecretNotFound"), status("False", "KeyMissing"));
+        assert_eq!(told(None, missing.clone()), Some("SecretNotFound"));
+        assert_eq!(told(Some(status("True", "Running")), missing.clone()), Some("SecretNotFound"));
+        assert_eq!(told(Some(missing.clone()), missing.clone()), None, "not again");
+        assert_eq!(told(Some(missing.clone()), key), Some("KeyMissing"));
+        assert_eq!(told(Some(missing), status("False", "Progressing")), None, "nothing that passes by itself");
+        assert_eq!(told(None, status("True", "Running")), None);
+    }
+}

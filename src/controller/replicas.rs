@@ -169,13 +169,16 @@ mod tests {
         .unwrap()
     }
 
+    /// A situation, who decides, the number that is there, its owners, and the steps.
+    type Line<'a> = (&'a str, Source, Option<i32>, &'a [&'a str], &'a [Step]);
+
     #[test]
     fn the_field_always_has_an_owner() {
         let (main, scaling, other) = (FIELD_MANAGER, SCALING_MANAGER, "kube-controller-manager");
         let applied = Source::Applied(3);
         let left = Source::LeftToOthers;
         #[rustfmt::skip]
-        let table: &[(&str, Source, Option<i32>, &[&str], &[Step])] = &[
+        let table: &[Line] = &[
             ("just created: taken over before the creator lets go", applied, Some(3), &[main],           &[Step::Take(3)]),
             ("a crash after that: nothing more to take",            applied, Some(3), &[main, scaling],  &[]),
             ("at rest",                                             applied, Some(3), &[scaling],        &[]),

@@ -125,26 +125,22 @@ impl Sampler {
         let now = Instant::now();
         self.inner.with(|state| {
             let fingerprint = target.fingerprint.clone();
-            match state.relays.get_mut(relay) {
-                Some(entry) => {
-                    let moved = entry.target.fingerprint != fingerprint || entry.target.table != target.table;
-                    if moved || entry.target.tenants != target.tenants {
-                        entry.next_at = now;
-                    }
-                    entry.target = target;
+            if let Some(entry) = state.relays.get_mut(relay) {
+                let moved = entry.target.fingerprint != fingerprint || entry.target.table != target.table;
+                if moved || entry.target.tenants != target.tenants {
+                    entry.next_at = now;
                 }
-                None => {
-                    let observation = Observation::new(now, self.inner.interval);
-                    let entry = Entry { target, next_at: now, observation, told: None, waking: false };
-                    state.relays.insert(relay.clone(), entry);
-                }
+                entry.target = target;
+            } else {
+                let observation = Observation::new(now, self.inner.interval);
+                let entry = Entry { target, next_at: now, observation, told: None, waking: false };
+                state.relays.insert(relay.clone(), entry);
             }
-            match state.databases.get(&fingerprint) {
-                Some(notify) => notify.notify_one(),
-                None => {
-                    state.databases.insert(fingerprint, Arc::new(Notify::new()));
-                    self.inner.new_database.notify_one();
-                }
+            if let Some(notify) = state.databases.get(&fingerprint) {
+                notify.notify_one();
+            } else {
+                state.databases.insert(fingerprint, Arc::new(Notify::new()));
+                self.inner.new_database.notify_one();
             }
         });
     }

@@ -213,14 +213,12 @@ fn connect(database: &Database, secrets: &Secrets) -> Result<ConnectSettings, Fi
     let invalid = |message: &str| Finding { reason: "DatabaseInvalid", message: message.to_owned() };
     let text =
         |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| invalid("the database's Secret is not text"));
-    let url = match read(&database.url_secret_ref) {
-        Some(url) => text(&url.0)?.trim().to_owned(),
-        None => {
-            let password = read(&database.password_secret_ref).map(|password| text(&password.0)).transpose()?;
-            let password = password.map(|password| password.trim_end_matches(['\r', '\n']).to_owned());
-            url_of_parts(database, password.as_deref())
-                .ok_or_else(|| invalid("database.host and its parts make no URL"))?
-        }
+    let url = if let Some(url) = read(&database.url_secret_ref) {
+        text(&url.0)?.trim().to_owned()
+    } else {
+        let password = read(&database.password_secret_ref).map(|password| text(&password.0)).transpose()?;
+        url_of_parts(database, password.as_deref().map(str::trim_end))
+            .ok_or_else(|| invalid("database.host and its parts make no URL"))?
     };
     Ok(ConnectSettings {
         url,
@@ -252,3 +250,6 @@ fn ssl_mode(mode: SslMode) -> &'static str {
         SslMode::VerifyFull => "verify-full",
     }
 }
+
+#[cfg(test)]
+mod tests;

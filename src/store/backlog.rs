@@ -201,3 +201,6 @@ async fn workers(tx: &mut Transaction<'static, Postgres>, table: &TableName) -> 
         drain_per_second: row.try_get("drain_per_second").map_err(read)?,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,3 +86,6 @@ fn overridden(users: &BTreeMap<String, String>, own: BTreeMap<String, String>) -
     merged.extend(own);
     merged
 }
+
+#[cfg(test)]
+mod tests;

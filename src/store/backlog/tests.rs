@@ -1,0 +1,146 @@
+//! The sample against a real table.
+
+use sqlx::{PgPool, Row as _};
+
+use super::*;
+use crate::{
+    demo::{PostgresOptions, ThrowawayPostgres},
+    store::{ConnectSettings, SslSettings},
+};
+
+const TENANT: &str = "6f0f3c4e-8f6b-4a53-9b0e-3a3c0d9f1a11";
+const OTHER: &str = "11111111-8f6b-4a53-9b0e-3a3c0d9f1a11";
+
+struct World {
+    server: ThrowawayPostgres,
+    db: Db,
+    pool: PgPool,
+    table: TableName,
+}
+
+async fn world(table: TableName) -> World {
+    let server = ThrowawayPostgres::start(PostgresOptions::fast()).await.unwrap();
+    let settings = ConnectSettings {
+        url: server.url(),
+        ssl: SslSettings::default(),
+        max_connections: 1,
+        application_name: "outbox test".to_owned(),
+    };
+    let pool = PgPool::connect(&server.url()).await.unwrap();
+    sqlx::raw_sql(r#"CREATE SCHEMA "Tenant-A""#).execute(&pool).await.unwrap();
+    World { db: Db::connect_lazy(&settings).unwrap(), server, pool, table }
+}
+
+impl World {
+    async fn migrate(&self) {
+        let settings = ConnectSettings {
+            url: self.server.url(),
+            ssl: SslSettings::default(),
+            max_connections: 1,
+            application_name: "outbox test".to_owned(),
+        };
+        migrate::migrate(&settings, &self.table, &|_| {}).await.unwrap();
+    }
+
+    /// Rows of a tenant in a state; `due` is SQL.
+    async fn insert(&self, tenant: &str, count: i32, status: &str, due: &str, reason: &str) {
+        let sql = format!(
+            "INSERT INTO {} (tenant_id, operation, entity_id, idempotency_key, endpoint, payload, status, next_attempt_at, reason)
+             SELECT '{tenant}', 'op', n::text, gen_random_uuid()::text, 'http://r.test/', '{{}}', '{status}', {due}, nullif('{reason}', '')
+             FROM generate_series(1, {count}) AS n",
+            self.table.qualified()
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&self.pool).await.unwrap();
+    }
+
+    async fn sample(&self, tenants: &[&str]) -> BacklogSample {
+        let tenants: Vec<Uuid> = tenants.iter().map(|tenant| tenant.parse().unwrap()).collect();
+        super::sample(&self.db, &self.table, &tenants).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn rows_are_counted_in_one_state_each() {
+    let world = world(TableName::new("Tenant-A", "Outbox Rows")).await;
+    assert_eq!(world.sample(&[]).await, BacklogSample { schema_version: None, rows: None }, "no table yet");
+    world.migrate().await;
+    let empty = world.sample(&[]).await;
+    assert_eq!(empty.schema_version, Some(migrate::LATEST));
+    assert_eq!(empty.rows, Some(BacklogRows::default()), "RC-31: an empty table is 0, and has no age");
+    for (count, status, due, reason) in [
+        (3, "pending", "now() - interval '90 seconds'", ""),
+        (2, "in_flight", "now() - interval '1 second'", ""),
+        (1, "uncertain", "now()", ""),
+        (4, "pending", "now() + interval '20 seconds'", ""),
+        (5, "in_flight", "now() + interval '40 seconds'", ""),
+        (6, "uncertain", "now() + interval '1 day'", ""),
+        (7, "uncertain", "'infinity'", "timeout"),
+        (8, "dead", "now()", "rejected"),
+        (1, "dead", "now()", ""),
+        (9, "succeeded", "now() - interval '1 day'", ""),
+        (1, "cancelled", "now()", ""),
+    ] {
+        world.insert(TENANT, count, status, due, reason).await;
+    }
+    world.insert(OTHER, 11, "pending", "now() - interval '1 hour'", "").await;
+    let beat = format!(
+        "INSERT INTO {} (worker, seen_at, slots, in_hand, completed, drain_per_second) VALUES
+         ('a', now(), 64, 10, 100, 5), ('b', now(), 64, 0, 50, NULL), ('gone', now() - interval '31 seconds', 64, 64, 9, 9)",
+        world.table.workers()
+    );
+    sqlx::raw_sql(AssertSqlSafe(beat)).execute(&world.pool).await.unwrap();
+    let rows = world.sample(&[TENANT]).await.rows.unwrap();
+    let age = rows.oldest_due_age.unwrap().as_secs();
+    assert!((90..120).contains(&age), "{age}");
+    assert!(rows.next_due_in.unwrap() <= Duration::from_secs(20));
+    let counted = BacklogRows {
+        due: 6,
+        waiting: 4,
+        in_flight: 5,
+        uncertain_auto: 6,
+        uncertain_parked: 7,
+        dead: BTreeMap::from([("rejected".to_owned(), 8), ("unknown".to_owned(), 1)]),
+        workers: Workers { live: 2, in_hand: 10, slots: 128, completed: 150, measured: 1, drain_per_second: 5.0 },
+        oldest_due_age: rows.oldest_due_age,
+        oldest_due_at_us: rows.oldest_due_at_us,
+        next_due_in: rows.next_due_in,
+        saturated: false,
+    };
+    assert_eq!(rows, counted);
+    assert_eq!(world.sample(&[]).await.rows.unwrap().due, 17, "all tenants");
+}
+
+#[tokio::test]
+async fn counts_end_at_their_bound_and_read_the_claim_index_only() {
+    let world = world(TableName::new("public", "agent_outbox")).await;
+    world.migrate().await;
+    world.insert(TENANT, 30_000, "succeeded", "now() - interval '1 day'", "").await;
+    world.insert(TENANT, 20_000, "pending", "now() - interval '1 minute'", "").await;
+    world.insert(TENANT, 20_000, "pending", "now() + interval '1 day'", "").await;
+    world.insert(TENANT, 20_000, "dead", "now()", "rejected").await;
+    sqlx::raw_sql("VACUUM ANALYZE agent_outbox").execute(&world.pool).await.unwrap();
+    let rows = world.sample(&[]).await.rows.unwrap();
+    assert!(rows.saturated);
+    assert_eq!((rows.due, rows.waiting, rows.dead["rejected"]), (COUNT_BOUND, COUNT_BOUND, COUNT_BOUND));
+    for condition in ["next_attempt_at <= now()", "next_attempt_at > now() AND next_attempt_at < 'infinity'"] {
+        let sql = format!(
+            "EXPLAIN SELECT 1 FROM agent_outbox WHERE status IN ('pending', 'in_flight', 'uncertain') AND {condition}
+             ORDER BY next_attempt_at LIMIT 100"
+        );
+        let plan = sqlx::query(AssertSqlSafe(sql)).fetch_all(&world.pool).await.unwrap();
+        let plan: String = plan.iter().map(|row| row.get::<String, _>(0) + "\n").collect();
+        assert!(plan.contains("Index") && !plan.contains("Seq Scan") && !plan.contains("Sort"), "{plan}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_an_error_and_never_zero() {
+    let mut world = world(TableName::new("public", "agent_outbox")).await;
+    world.migrate().await;
+    world.sample(&[]).await;
+    world.server.stop().await.unwrap();
+    let error = super::sample(&world.db, &world.table, &[]).await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    world.server.restart().await.unwrap();
+    assert_eq!(world.sample(&[]).await.rows, Some(BacklogRows::default()), "it comes back by itself");
+}
