@@ -20,7 +20,8 @@ use tokio::sync::watch;
 ///
 /// The reader is a process beside the waiting one, so that both the pipe's end and the child's end are noticed at once.
 /// A child that ignores its signal for 10 seconds is killed. After the child's end the shell stays until the pipe closes,
-/// since the directory is still in use on our side; the word `keep` leaves the directory to a successor.
+/// since the directory is still in use on our side; the word `keep` leaves the directory to a successor. The status is
+/// told only once the reader is gone, so that it cannot swallow that word.
 const SHELL: &str = r#"
 exec 3<&0 </dev/null
 end=$1 directory=$2
@@ -42,7 +43,7 @@ trap '' PIPE
 reader=$!
 wait "$child"
 status=$?
-kill "$reader"
+{ kill "$reader"; wait "$reader"; } 2>/dev/null
 echo "$status"
 while read -r word; do [ "$word" = keep ] && directory=; done <&3
 [ -n "$directory" ] && rm -rf -- "$directory"
@@ -172,3 +173,6 @@ fn follow(mut shell: Child, stage: &watch::Sender<Stage>) {
     let _ = shell.wait();
     stage.send_replace(Stage::Gone);
 }
+
+#[cfg(test)]
+mod tests;
