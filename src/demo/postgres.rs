@@ -8,7 +8,7 @@ mod place;
 
 use std::{
     io,
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::fs::chown,
 };
 
@@ -59,7 +59,7 @@ impl ThrowawayPostgres {
         }
         let mut started = Err(PostgresError::Start { log: String::new() });
         for _ in 0..PORT_TRIES {
-            let port = free_port().map_err(system("find a free port"))?;
+            let port = free_port().map_err(system("find a free port"))?.port();
             started = place.serve(&options, port).await.map(|server| (server, port));
             if started.is_ok() {
                 break;
@@ -201,6 +201,7 @@ impl ThrowawayPostgres {
     }
 }
 
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// An address of the loopback interface that nobody listens on, for now.
+pub(super) fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

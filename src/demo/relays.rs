@@ -3,12 +3,21 @@
 use std::{
     fs::File,
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
-use super::watchdog::{Watch, Watched};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    postgres::free_port,
+    watchdog::{Watch, Watched},
+};
 
 /// The header by which the receiver tells the relays apart. An ordinary static header of the policy.
 pub(super) const RELAY_HEADER: &str = "x-demo-relay";
@@ -16,6 +25,9 @@ pub(super) const RELAY_HEADER: &str = "x-demo-relay";
 pub(super) const DEADLINE: Duration = Duration::from_secs(2);
 /// How long a claimed row belongs to its relay: the deadline, the margin of 5 s that is asked for, and a second.
 pub(super) const LEASE: Duration = Duration::from_secs(8);
+
+/// Bytes of an answer that are read: far more than a status line.
+const READYZ_BYTES: u64 = 4096;
 
 /// Commands of this program, on one database.
 #[derive(Debug)]
@@ -36,6 +48,8 @@ pub(super) struct RelayProcess {
     /// What the header says: one name a process, not a relay.
     pub name: String,
     watched: Watched,
+    /// Where it serves `/readyz`.
+    listen: SocketAddr,
 }
 
 impl Program {
@@ -65,9 +79,11 @@ impl Program {
     pub fn relay(&self, name: &str) -> io::Result<RelayProcess> {
         let file = self.directory.join(format!("{name}.yaml"));
         std::fs::write(&file, documents(name))?;
+        let listen = free_port()?;
+        let address = listen.to_string();
         let args = ["relay", "-f"].map(Into::into).into_iter();
         let args = args.chain([file.into_os_string()]);
-        let args = args.chain(["--database-url", &self.database_url, "--listen", "127.0.0.1:0"].map(Into::into));
+        let args = args.chain(["--database-url", &self.database_url, "--listen", &address].map(Into::into));
         let watched = Watched::spawn(Watch {
             program: self.exe.clone(),
             args: args.collect(),
@@ -78,7 +94,7 @@ impl Program {
             end_signal: "TERM",
             remove: (!self.keep).then(|| self.directory.clone()),
         })?;
-        Ok(RelayProcess { name: name.to_owned(), watched })
+        Ok(RelayProcess { name: name.to_owned(), watched, listen })
     }
 
     /// The end of a log, for an error.
@@ -108,6 +124,20 @@ impl RelayProcess {
         self.watched.keep_directory().await?;
         self.watched.finish().await;
         Ok(())
+    }
+
+    /// Whether it says that it claims rows. Asked by hand: one line there, one line back.
+    pub async fn is_ready(&self) -> bool {
+        let ask = async {
+            let mut stream = TcpStream::connect(self.listen).await?;
+            stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+            let mut answer = String::new();
+            stream.take(READYZ_BYTES).read_to_string(&mut answer).await?;
+            io::Result::Ok(answer)
+        };
+        // Silence is no readiness either; the caller asks again.
+        let answer = tokio::time::timeout(DEADLINE, ask).await;
+        answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.split(' ').nth(1) == Some("200")))
     }
 
     /// Whether it runs.

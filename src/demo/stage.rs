@@ -23,6 +23,8 @@ use crate::sandbox::{Ledger, Sandbox};
 
 /// Between two looks at the table: it has no way to tell us that rows have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// From a relay's start to its first claim, on a busy machine.
+const READY_LIMIT: Duration = Duration::from_secs(30);
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 15;
 
@@ -97,6 +99,25 @@ impl Stage {
         let relay = self.program.relay(name).map_err(system(format!("start {name}"), String::new()))?;
         self.relays.push(relay);
         Ok(())
+    }
+
+    /// Waits until every relay process says that it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If one ends, or is not ready in time.
+    pub async fn relays_ready(&self, progress: &mut Progress) -> Result<(), StoryError> {
+        let ready = async {
+            for relay in &self.relays {
+                while !relay.is_ready().await {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            }
+        };
+        match self.showing(progress, tokio::time::timeout(READY_LIMIT, ready)).await? {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.did_not_hold("a relay that was started is not ready")),
+        }
     }
 
     /// Kills a relay process with SIGKILL and waits for its end.
