@@ -54,7 +54,7 @@ $do$;
 ALTER TABLE {table} VALIDATE CONSTRAINT outbox_status_known;
 
 -- step: create the table of live workers
-CREATE TABLE IF NOT EXISTS {workers} (
+CREATE TABLE IF NOT EXISTS {side_workers} (
     worker           text PRIMARY KEY,
     seen_at          timestamptz NOT NULL DEFAULT now(),
     slots            integer NOT NULL,

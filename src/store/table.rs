@@ -37,12 +37,22 @@ impl TableName {
 
     /// The table of live workers, for SQL.
     pub fn workers(&self) -> String {
-        self.in_schema(&self.side_name("workers"))
+        self.beside("workers")
     }
 
     /// The table of applied migrations, for SQL.
     pub fn migrations(&self) -> String {
-        self.in_schema(&self.side_name("migrations"))
+        self.beside("migrations")
+    }
+
+    /// The history of attempts and acts, for SQL.
+    pub fn history(&self) -> String {
+        self.beside("history")
+    }
+
+    /// An object beside the table, for SQL: `"public"."agent_outbox_cancel"`.
+    pub fn beside(&self, suffix: &str) -> String {
+        self.in_schema(&self.side_name(suffix))
     }
 
     /// The name of an object beside the table, unquoted and without schema: `agent_outbox_workers`. A name that would be

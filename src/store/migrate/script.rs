@@ -37,7 +37,10 @@ pub struct Index {
     pub unique_key: bool,
 }
 
-const FILES: &[(i32, &str, &str)] = &[(1, "outbox_table", include_str!("../../../migrations/0001_outbox_table.sql"))];
+const FILES: &[(i32, &str, &str)] = &[
+    (1, "outbox_table", include_str!("../../../migrations/0001_outbox_table.sql")),
+    (2, "people_and_producers", include_str!("../../../migrations/0002_people_and_producers.sql")),
+];
 
 /// The name of the unique index over the key: the published one, or one of the table's own where that name is taken.
 pub fn key_index(table: &TableName, published_name_is_free: bool) -> String {
@@ -50,45 +53,76 @@ pub fn all(table: &TableName, key_index: &str) -> Vec<Script> {
 }
 
 fn steps(text: &str, table: &TableName, key_index: &str) -> Vec<Step> {
-    let names = [
-        ("{index_key}", key_index.to_owned()),
-        ("{index_claim}", table.side_name("claim")),
-        ("{index_dead}", table.side_name("dead")),
-    ];
     text.split("\n-- step: ")
         .skip(1)
         .map(|part| {
             let (title, body) = part.split_once('\n').unwrap_or((part, ""));
-            let index = title.strip_prefix("index ").map(|rest| Index {
-                name: names
-                    .iter()
-                    .find(|(placeholder, _)| rest.starts_with(placeholder))
-                    .map_or_else(String::new, |(_, name)| name.clone()),
-                unique_key: rest.ends_with(" unique"),
+            let index = title.strip_prefix("index ").map(|rest| {
+                let placeholder = rest.split_whitespace().next().unwrap_or_default();
+                Index {
+                    name: index_name(placeholder.trim_matches(['{', '}']), table, key_index),
+                    unique_key: rest.ends_with(" unique"),
+                }
             });
             let sql: String = body.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
             Step {
-                title: fill(title, table, &names, false),
+                title: fill(title, table, key_index, false),
                 index,
-                sql: fill(sql.trim().trim_end_matches(';'), table, &names, true),
+                sql: fill(sql.trim().trim_end_matches(';'), table, key_index, true),
             }
         })
         .collect()
 }
 
-fn fill(text: &str, table: &TableName, names: &[(&str, String)], quoted: bool) -> String {
-    let mut text = text
-        .replace("{table}", &table.qualified())
-        .replace("{table_literal}", &regclass_literal(table))
-        .replace("{workers}", &table.workers())
-        .replace(
-            "{index_key_literal}",
-            &names.iter().find(|(p, _)| *p == "{index_key}").map_or_else(String::new, |(_, name)| literal(name)),
-        );
-    for (placeholder, name) in names {
-        text = text.replace(placeholder, &if quoted { quote(name) } else { name.clone() });
+/// Fills in placeholders: `{table}`, `{table_literal}` and `{index_key_literal}` for catalogues, `{side_NAME}` and
+/// `{function_NAME}` for objects beside the table, `{index_NAME}` for indexes.
+fn fill(text: &str, table: &TableName, key_index: &str, quoted: bool) -> String {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let Some((name, tail)) = after.split_once('}') else {
+            filled.push('{');
+            rest = after;
+            continue;
+        };
+        match value(name, table, key_index, quoted) {
+            Some(value) => filled.push_str(&value),
+            None => {
+                filled.push('{');
+                filled.push_str(name);
+                filled.push('}');
+            }
+        }
+        rest = tail;
     }
-    text
+    filled.push_str(rest);
+    filled
+}
+
+fn value(name: &str, table: &TableName, key_index: &str, quoted: bool) -> Option<String> {
+    let beside =
+        |suffix: &str| if quoted { table.in_schema(&table.side_name(suffix)) } else { table.side_name(suffix) };
+    match name {
+        "table" => Some(table.qualified()),
+        "table_literal" => Some(regclass_literal(table)),
+        "index_key_literal" => Some(literal(key_index)),
+        _ => {
+            if let Some(suffix) = name.strip_prefix("side_").or_else(|| name.strip_prefix("function_")) {
+                return Some(beside(suffix));
+            }
+            let index = name.strip_prefix("index_").map(|_| index_name(name, table, key_index))?;
+            Some(if quoted { quote(&index) } else { index })
+        }
+    }
+}
+
+fn index_name(placeholder: &str, table: &TableName, key_index: &str) -> String {
+    match placeholder.strip_prefix("index_") {
+        Some("key") => key_index.to_owned(),
+        Some(suffix) => table.side_name(suffix),
+        None => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -101,7 +135,13 @@ mod tests {
         for script in all(&table, &key_index(&table, true)) {
             assert!(!script.steps.is_empty());
             for step in script.steps {
-                assert!(!step.sql.contains('{') && !step.title.contains('{'), "{step:?}");
+                assert!(
+                    !step.sql.contains("{table")
+                        && !step.sql.contains("{index")
+                        && !step.sql.contains("{side")
+                        && !step.title.contains('{'),
+                    "{step:?}"
+                );
                 assert!(step.index.is_none_or(|index| !index.name.is_empty()));
             }
         }
