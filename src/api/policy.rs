@@ -38,6 +38,8 @@ pub struct DispatchPolicySpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub classify: Vec<Classification>,
+    /// How much of a destination's load is ours, and when it gets none.
+    pub destination: Destination,
     /// Which addresses may be connected to.
     pub egress: Egress,
     /// What is read from an answer.
@@ -354,6 +356,48 @@ pub struct HeaderRule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub value: Option<String>,
+}
+
+/// How much of a destination's load is ours, and when it gets none. A destination is an endpoint's origin; its state is in
+/// the database, so that all pods act as one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Destination {
+    /// Requests in flight to one destination, over all pods; unset: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_in_flight: Option<i32>,
+    /// Requests a second to one destination, over all pods; unset: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub rate_per_second: Option<i32>,
+    /// When a destination gets no rows.
+    pub hold: Hold,
+}
+
+/// When a destination gets no rows, and for how long. 429, and 503 with `Retry-After`, hold it at once.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default = "Hold::default")]
+#[x_kube(
+    validation = Rule::new(concat!(cel_duration!("self.cap"), " >= ", cel_duration!("self.base")))
+        .message("destination.hold.cap must be at least destination.hold.base: raise cap or lower base"),
+    validation = Rule::new(concat!(cel_duration!("self.base"), " > duration('0s')"))
+        .message("destination.hold.base must be above 0s")
+)]
+pub struct Hold {
+    /// Failures in a row that hold the destination: 5xx, 401, 403, timeouts, broken and refused connections.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub after_failures: i32,
+    /// The first hold; each further one in a row is twice as long.
+    pub base: Duration,
+    /// The longest hold that the receiver did not state.
+    pub cap: Duration,
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self { after_failures: 5, base: Duration::from_secs(5), cap: Duration::from_secs(600) }
+    }
 }
 
 /// Which addresses may be connected to. `denyCidrs` wins over `allowCidrs`, which wins over the built-in refusals.

@@ -69,7 +69,7 @@ impl Default for EgressRules {
 
 /// An address that may not be connected to. `category` is one of a dozen constant names, fit for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the address {address} is refused as {category}: {}", mend(.category))]
+#[error("the address {address} is refused: {}", mend(.category))]
 pub struct Blocked {
     /// Why: `floor`, `denied`, `metadata`, `api_server`, `unspecified`, `loopback`, `link_local`, `multicast`, `broadcast`,
     /// `private`.
@@ -126,10 +126,13 @@ impl EgressRules {
 
 fn mend(category: &str) -> &'static str {
     match category {
-        "floor" => "the operator's --egress-deny refuses it for every policy",
+        "floor" => "no policy may reach it (link-local, metadata, or the operator's own deny list)",
         "denied" => "the policy's egress.denyCidrs hold it",
-        "private" => "set egress.allowPrivate, or list it in egress.allowCidrs, if it is meant",
-        _ => "list it in egress.allowCidrs if it is meant",
+        "private" => "it is private: set egress.allowPrivate, or list it in egress.allowCidrs, if it is meant",
+        "loopback" => "it is this machine itself: list it in egress.allowCidrs if it is meant",
+        "metadata" => "it hands out credentials: list it in egress.allowCidrs if it is meant",
+        "api_server" => "it is the Kubernetes API: list it in egress.allowCidrs if it is meant",
+        _ => "it is no address of one receiver: list it in egress.allowCidrs if it is meant",
     }
 }
 
@@ -390,11 +393,11 @@ mod tests {
         let message = |address| EgressRules::default().check(ip(address)).unwrap_err().to_string();
         assert_eq!(
             message("::ffff:127.0.0.1"),
-            "the address 127.0.0.1 is refused as loopback: list it in egress.allowCidrs if it is meant"
+            "the address 127.0.0.1 is refused: it is this machine itself: list it in egress.allowCidrs if it is meant"
         );
         assert_eq!(
             message("169.254.169.254"),
-            "the address 169.254.169.254 is refused as floor: the operator's --egress-deny refuses it for every policy"
+            "the address 169.254.169.254 is refused: no policy may reach it (link-local, metadata, or the operator's own deny list)"
         );
     }
 

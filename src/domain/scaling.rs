@@ -49,7 +49,7 @@ pub enum Backlog {
         in_flight: i64,
         /// Age of the oldest due row.
         oldest_due_age: Option<Duration>,
-        /// Whether a count met its bound, so that it reads as "at least".
+        /// Whether the count of due rows met its bound, so that it reads as "at least".
         saturated: bool,
         /// Rows that one pod finishes a second, if pods have said so.
         drain_per_pod: Option<f64>,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{backoff::Backoff, egress::EgressRules, row::Reason};
+use super::{backoff::Backoff, egress::EgressRules, hold::HoldPolicy, row::Reason};
 
 /// Time kept between an attempt's deadline and the end of its lease: for the claim's own commit and the settle after it.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
@@ -12,6 +12,8 @@ pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
 pub struct RelaySettings {
     /// `namespace/name`, or the name alone.
     pub name: String,
+    /// Whose holds these are, in the table of destinations: relay and policy, for other credentials are another hold.
+    pub scope: String,
     /// Tenants whose rows are served; empty: all. Canonical UUID text.
     pub tenants: Vec<String>,
     /// Connections per pod.
@@ -55,6 +57,12 @@ pub struct Policy {
     pub retry_after_cap: Option<Duration>,
     /// Overrides of the built-in verdicts, first match wins.
     pub classify: Vec<ClassifyRule>,
+    /// When a destination is held.
+    pub hold: HoldPolicy,
+    /// Requests in flight to one destination, over all pods.
+    pub max_in_flight: Option<u32>,
+    /// Requests a second to one destination, over all pods.
+    pub rate_per_second: Option<u32>,
     /// Which addresses may be connected to.
     pub egress: EgressRules,
     /// Bytes of an answer's body that are read.

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{Inner, database_time, settler};
 use crate::{
     domain::{
+        hold::{self, Signal},
         judge::{self, Observation, Verdict},
         settings::LEASE_MARGIN,
         transition::{self, Plan, Settlement},
@@ -42,8 +43,12 @@ pub async fn run(inner: Arc<Inner>, row: Claimed, claimed_at: Instant, begun: on
         last_error: result.last_error,
         http_status: result.http_status,
     };
-    let lag = result.delivered.then(|| row.age + claimed_at.elapsed());
-    let _ = inner.results.send(settler::Result::Settle { row: Box::new(settle), delivered_after: lag }).await;
+    let settle = settler::Settle {
+        row: settle,
+        delivered_after: result.delivered.then(|| row.age + claimed_at.elapsed()),
+        signal: row.destination.zip(result.signal),
+    };
+    let _ = inner.results.send(settler::Result::Settle(Box::new(settle))).await;
 }
 
 struct Attempted {
@@ -51,11 +56,12 @@ struct Attempted {
     last_error: Option<String>,
     http_status: Option<u16>,
     delivered: bool,
+    signal: Option<Signal>,
 }
 
 fn unsent(settlement: Settlement) -> Attempted {
     let last_error = settlement.reason.as_ref().map(|reason| format!("not sent: {reason}"));
-    Attempted { settlement, last_error, http_status: None, delivered: false }
+    Attempted { settlement, last_error, http_status: None, delivered: false, signal: None }
 }
 
 async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<Attempted> {
@@ -89,7 +95,7 @@ async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<At
     inner.work.attempt(busy);
     relay.metrics.dispatch_duration.observe(busy.as_secs_f64());
     relay.metrics.dispatched(sent.destination.as_deref(), outcome(&verdict));
-    match verdict {
+    match &verdict {
         Verdict::Wait { .. } => _ = relay.metrics.waits.inc(),
         Verdict::Uncertain { .. } => _ = relay.metrics.uncertain.inc(),
         _ => {}
@@ -103,6 +109,7 @@ async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<At
             _ => None,
         },
         delivered,
+        signal: hold::signal(&sent.seen, &verdict),
     })
 }
 

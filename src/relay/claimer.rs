@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use super::{Inner, attempt, hand::Held};
 use crate::{
-    store::{self, ClaimRequest, Claimed, StoreError},
+    domain::share::most_in_hand,
+    store::{self, Caps, ClaimRequest, Claimed, StoreError},
     telemetry::log_limit::LogLimit,
 };
 
@@ -23,22 +24,23 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 pub async fn run(inner: &Arc<Inner>) {
     let mut log = LogLimit::new(LOG_EVERY);
     let mut pauses = pauses();
+    // Where the next claim goes on among the destinations.
+    let mut after = String::new();
     loop {
         let Some(limit) = room(inner).await else { return };
-        match claim(inner, limit).await {
-            Ok(claimed) => {
+        match claim(inner, limit, &mut after).await {
+            Ok((claimed, more)) => {
                 if log.reset() {
                     tracing::info!("the database answers again");
                 }
                 pauses = self::pauses();
                 inner.ready.send_if_modified(|ready| std::mem::replace(ready, Ok(())).is_err());
-                let found = claimed.len();
                 // With a batch larger than the free slots, the next claim waits until the last of these rows has begun or
                 // gone back.
                 for row in claimed {
                     let _ = row.await;
                 }
-                if found < limit && rest(inner, inner.relay.settings.poll_interval).await {
+                if !more && rest(inner, inner.relay.settings.poll_interval).await {
                     return;
                 }
             }
@@ -85,17 +87,36 @@ async fn rest(inner: &Inner, time: Duration) -> bool {
     }
 }
 
-/// Claims, and starts one task a row. What is returned tells of each row that it waits for a slot no more.
-async fn claim(inner: &Arc<Inner>, limit: usize) -> Result<Vec<oneshot::Receiver<()>>, StoreError> {
+/// Claims, and starts one task a row. What is returned tells of each row that it waits for a slot no more, and whether there
+/// may be more rows to claim at once.
+async fn claim(
+    inner: &Arc<Inner>,
+    limit: usize,
+    after: &mut String,
+) -> Result<(Vec<oneshot::Receiver<()>>, bool), StoreError> {
     let relay = &inner.relay;
-    let request = ClaimRequest { tenants: &inner.tenants, limit, worker: &relay.worker, lease: relay.settings.lease };
-    let rows = store::claim(&relay.db, &relay.table, &request).await?;
+    let policy = relay.sender.policy();
+    let request = ClaimRequest {
+        tenants: &inner.tenants,
+        limit,
+        most_in_hand: most_in_hand(relay.settings.concurrency, limit),
+        in_hand: &inner.hand.by_destination(),
+        scope: &relay.settings.scope,
+        caps: Caps { max_in_flight: policy.max_in_flight, rate_per_second: policy.rate_per_second },
+        after,
+        worker: &relay.worker,
+        lease: relay.settings.lease,
+    };
+    let claim = store::claim(&relay.db, &relay.table, &request).await?;
+    *after = claim.next;
+    *inner.troubled() = claim.troubled;
     let now = Instant::now();
     let begin = |row: Claimed| {
-        inner.hand.take(row.id, Held { token: row.token, until: row.held_until });
+        let destination = row.destination.as_deref().map(Arc::from);
+        inner.hand.take(row.id, Held { token: row.token, until: row.held_until, destination });
         let (begun, wait) = oneshot::channel();
         inner.tasks.spawn(attempt::run(Arc::clone(inner), row, now, begun));
         wait
     };
-    Ok(rows.into_iter().map(begin).collect())
+    Ok((claim.rows.into_iter().map(begin).collect(), claim.more))
 }

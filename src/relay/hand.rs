@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -12,12 +12,14 @@ use std::{
 use uuid::Uuid;
 
 /// A row in hand.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Held {
     /// The claim's token.
     pub token: Uuid,
     /// The lease holds at least until then.
     pub until: Instant,
+    /// Where the row goes.
+    pub destination: Option<Arc<str>>,
 }
 
 /// The rows in hand, by id.
@@ -57,6 +59,18 @@ impl Hand {
     /// The rows whose lease ends before `instant`.
     pub fn ending_before(&self, instant: Instant) -> Vec<(i64, Uuid)> {
         self.rows().iter().filter(|(_, held)| held.until < instant).map(|(id, held)| (*id, held.token)).collect()
+    }
+
+    /// How many rows are in hand, by destination.
+    pub fn by_destination(&self) -> HashMap<String, usize> {
+        let mut counts = HashMap::new();
+        for destination in self.rows().values().filter_map(|held| held.destination.as_deref()) {
+            match counts.get_mut(destination) {
+                Some(count) => *count += 1,
+                None => _ = counts.insert(destination.to_owned(), 1),
+            }
+        }
+        counts
     }
 
     /// How many rows are in hand.
@@ -100,8 +114,8 @@ mod tests {
     #[test]
     fn a_claim_that_was_replaced_is_not_let_go_by_the_old_one() {
         let (hand, old, new, now) = (Hand::default(), Uuid::new_v4(), Uuid::new_v4(), Instant::now());
-        hand.take(1, Held { token: old, until: now });
-        hand.take(1, Held { token: new, until: now });
+        hand.take(1, Held { token: old, until: now, destination: None });
+        hand.take(1, Held { token: new, until: now, destination: None });
         hand.let_go(1, old);
         assert_eq!(hand.until(1, new), Some(now));
         assert_eq!(hand.until(1, old), None);

@@ -11,7 +11,8 @@ mod keeper;
 mod settler;
 
 use std::{
-    sync::Arc,
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -58,6 +59,14 @@ struct Inner {
     results: mpsc::Sender<settler::Result>,
     ready: watch::Sender<Result<(), String>>,
     work: hand::WorkMeter,
+    /// Destinations where a success is worth a write.
+    troubled: Mutex<HashSet<String>>,
+}
+
+impl Inner {
+    fn troubled(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.troubled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Runs the relay until `stop`; returns when every begun attempt is settled.
@@ -74,6 +83,7 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
         results,
         ready,
         work: hand::WorkMeter::default(),
+        troubled: Mutex::default(),
         relay,
     });
     let settler = tokio::spawn(settler::run(Arc::clone(&inner), incoming));

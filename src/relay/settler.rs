@@ -2,6 +2,7 @@
 //! never sent again because its record failed.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::Inner;
 use crate::{
-    domain::row::Status,
-    store::{self, SettleRow, StoreError},
+    domain::{hold::Signal, row::Status},
+    store::{self, SettleRow, Signals, StoreError},
     telemetry::log_limit::LogLimit,
 };
 
@@ -27,17 +28,20 @@ const MAX_ERROR_CHARS: usize = 500;
 /// What attempts hand over.
 pub enum Result {
     /// A row's end of claim.
-    Settle {
-        /// What to write.
-        row: Box<SettleRow>,
-        /// From insert to success, if it succeeded.
-        delivered_after: Option<Duration>,
-    },
+    Settle(Box<Settle>),
     /// Nothing follows.
     End,
 }
 
-type Settle = (SettleRow, Option<Duration>);
+/// A row's end of claim, and what is counted and concluded with it.
+pub struct Settle {
+    /// What to write.
+    pub row: SettleRow,
+    /// From insert to success, if it succeeded.
+    pub delivered_after: Option<Duration>,
+    /// What the attempt said of its destination.
+    pub signal: Option<(String, Signal)>,
+}
 
 /// Writes results until the end.
 pub async fn run(inner: Arc<Inner>, mut incoming: mpsc::Receiver<Result>) {
@@ -51,7 +55,7 @@ pub async fn run(inner: Arc<Inner>, mut incoming: mpsc::Receiver<Result>) {
         let mut batch: Vec<Settle> = Vec::with_capacity(waiting.len());
         for result in waiting.drain(..) {
             match result {
-                Result::Settle { row, delivered_after } => batch.push((*row, delivered_after)),
+                Result::Settle(settle) => batch.push(*settle),
                 Result::End => ended = true,
             }
         }
@@ -61,17 +65,19 @@ pub async fn run(inner: Arc<Inner>, mut incoming: mpsc::Receiver<Result>) {
 
 async fn write(inner: &Inner, mut batch: Vec<Settle>, log: &mut LogLimit) {
     while !batch.is_empty() {
-        let rows: Vec<SettleRow> = batch.iter().map(|(row, _)| row.clone()).collect();
-        match store::settle(&inner.relay.db, &inner.relay.table, &rows).await {
+        let rows: Vec<SettleRow> = batch.iter().map(|settle| settle.row.clone()).collect();
+        let signals = signals(inner, &batch);
+        match store::settle(&inner.relay.db, &inner.relay.table, &rows, &signals).await {
             Ok(settled) => {
                 log.reset();
-                for (row, delivered_after) in batch.drain(..) {
+                inner.troubled().extend(signals.seen.into_keys());
+                for Settle { row, delivered_after, .. } in batch.drain(..) {
                     if settled.contains(&row.id) { count(inner, &row, delivered_after) } else { lost(inner, &row) }
                 }
             }
             Err(error) if error.is_transient() => {
                 warn(log, &error);
-                batch.retain(|(row, _)| keep(inner, row));
+                batch.retain(|settle| keep(inner, &settle.row));
                 tokio::time::sleep(PAUSE).await;
             }
             // The statement itself is refused, so one row's text is the likely cause: each alone, and the culprit without it.
@@ -83,14 +89,25 @@ async fn write(inner: &Inner, mut batch: Vec<Settle>, log: &mut LogLimit) {
             }
             Err(error) => {
                 warn(log, &error);
-                for (row, _) in &mut batch {
-                    plain(row);
+                for settle in &mut batch {
+                    plain(&mut settle.row);
                 }
-                batch.retain(|(row, _)| keep(inner, row));
+                batch.retain(|settle| keep(inner, &settle.row));
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
+}
+
+/// What is worth a write: every failure, and a success only where something is recorded that it changes.
+fn signals<'a>(inner: &'a Inner, batch: &[Settle]) -> Signals<'a> {
+    let mut seen: BTreeMap<String, Vec<Signal>> = BTreeMap::new();
+    for (destination, signal) in batch.iter().filter_map(|settle| settle.signal.as_ref()) {
+        seen.entry(destination.clone()).or_default().push(*signal);
+    }
+    let troubled = inner.troubled();
+    seen.retain(|name, signals| troubled.contains(name) || signals.iter().any(|signal| *signal != Signal::Works));
+    Signals { scope: &inner.relay.settings.scope, policy: inner.relay.sender.policy().hold, seen }
 }
 
 /// Whether the row is still ours to write. Past its lease, somebody else claims it and decides anew.

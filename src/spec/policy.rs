@@ -8,6 +8,7 @@ use crate::{
     domain::{
         backoff::{Backoff, BackoffKind as Kind},
         egress::EgressRules,
+        hold::HoldPolicy,
         row::Reason,
         settings::{
             Authentication, BodyCondition, Classified, ClassifyRule, DownstreamIdSource, Policy, RequestPolicy,
@@ -81,6 +82,13 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
             max_age: spec.retry.max_age.0,
             retry_after_cap: spec.retry.retry_after.respect.then_some(spec.retry.retry_after.cap.0),
             classify: spec.classify.iter().map(classify).collect(),
+            hold: HoldPolicy {
+                after_failures: spec.destination.hold.after_failures.unsigned_abs(),
+                base: spec.destination.hold.base.0,
+                cap: spec.destination.hold.cap.0,
+            },
+            max_in_flight: spec.destination.max_in_flight.map(i32::unsigned_abs),
+            rate_per_second: spec.destination.rate_per_second.map(i32::unsigned_abs),
             egress: EgressRules { allow_private: spec.egress.allow_private, allow, deny, ..EgressRules::default() },
             max_response_bytes: usize::try_from(spec.response.max_body_bytes).unwrap_or(0),
             downstream_id,

@@ -10,6 +10,10 @@ use crate::{
 pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<RelaySettings, Vec<Problem>> {
     let name = relay.metadata.name.clone().unwrap_or_default();
     let label = format!("OutboxRelay/{name}");
+    let full_name = match &relay.metadata.namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name,
+    };
     let spec = &relay.spec;
     let defaults = DispatchPolicySpec::default();
     let (policy_label, policy_spec) = match &spec.policy_ref {
@@ -52,10 +56,11 @@ pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<Relay
     };
     match policy {
         Some(policy) if problems.is_empty() => Ok(RelaySettings {
-            name: match &relay.metadata.namespace {
-                Some(namespace) => format!("{namespace}/{name}"),
-                None => name,
+            scope: match &spec.policy_ref {
+                Some(policy) => format!("{full_name}/{}", policy.name),
+                None => full_name.clone(),
             },
+            name: full_name,
             tenants: spec.tenants.iter().map(|tenant| tenant.to_ascii_lowercase()).collect(),
             max_connections: spec.database.max_connections.unsigned_abs(),
             connection_budget: spec.database.connection_budget.unsigned_abs(),

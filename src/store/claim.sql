@@ -1,18 +1,40 @@
--- Claims due rows for one worker: committed before any byte leaves.
-WITH due AS MATERIALIZED (
-    -- Materialized, so that the limit is applied once: as a plain sub-select a nested loop may run it again and lease far
+-- Claims due rows of some destinations for one worker: committed before any byte leaves.
+WITH share AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::bigint[]) AS s (destination, quota)
+),
+due AS MATERIALIZED (
+    -- Materialized, so that the limits are applied once: as a plain sub-select a nested loop may run it again and lease far
     -- more. A row that an old-pattern relay holds (in flight without a token) is not due before its own lease is over.
-    SELECT id,
-           status = 'in_flight' AS lease_expired,
-           first_dispatch_at IS NULL AS first_dispatch
-    FROM {table}
-    WHERE status IN ('pending', 'in_flight', 'uncertain')
-      AND next_attempt_at <= now()
-      AND (status <> 'in_flight' OR claim_token IS NOT NULL OR locked_until IS NULL OR locked_until <= now())
-      AND ($1::uuid[] IS NULL OR tenant_id = ANY ($1))
-    ORDER BY next_attempt_at, id
-    LIMIT $2
-    FOR UPDATE SKIP LOCKED
+    SELECT taken.*
+    FROM share
+    CROSS JOIN LATERAL (
+        SELECT id,
+               status = 'in_flight' AS lease_expired,
+               first_dispatch_at IS NULL AS first_dispatch
+        FROM {table}
+        WHERE status IN ('pending', 'in_flight', 'uncertain')
+          AND destination = share.destination
+          AND next_attempt_at <= now()
+          AND (status <> 'in_flight' OR claim_token IS NOT NULL OR locked_until IS NULL OR locked_until <= now())
+          AND ($3::uuid[] IS NULL OR tenant_id = ANY ($3))
+        ORDER BY next_attempt_at, id
+        LIMIT share.quota
+        FOR UPDATE SKIP LOCKED
+    ) AS taken
+    UNION ALL
+    SELECT nameless.*
+    FROM (
+        SELECT id, status = 'in_flight', first_dispatch_at IS NULL
+        FROM {table}
+        WHERE status IN ('pending', 'in_flight', 'uncertain')
+          AND destination IS NULL
+          AND next_attempt_at <= now()
+          AND (status <> 'in_flight' OR claim_token IS NOT NULL OR locked_until IS NULL OR locked_until <= now())
+          AND ($3::uuid[] IS NULL OR tenant_id = ANY ($3))
+        ORDER BY next_attempt_at, id
+        LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    ) AS nameless
 )
 -- The lease is written into next_attempt_at too, so that an expired one is due by itself. The hash is kept before the
 -- first byte leaves, so that a payload edited later is not sent under the old key unnoticed.
@@ -20,16 +42,17 @@ UPDATE {table} AS t
 SET status            = 'in_flight',
     attempts          = t.attempts + 1,
     unknown_attempts  = t.unknown_attempts + due.lease_expired::integer,
-    claim_token       = $3,
-    claimed_by        = $4,
-    locked_until      = now() + $5 * interval '1 microsecond',
-    next_attempt_at   = now() + $5 * interval '1 microsecond',
+    claim_token       = $5,
+    claimed_by        = $6,
+    locked_until      = now() + $7 * interval '1 microsecond',
+    next_attempt_at   = now() + $7 * interval '1 microsecond',
     retry_since       = coalesce(t.retry_since, now()),
     first_dispatch_at = coalesce(t.first_dispatch_at, now()),
     payload_hash      = coalesce(t.payload_hash, sha256(convert_to(t.payload::text, 'UTF8')))
 FROM due
 WHERE t.id = due.id
 RETURNING t.id,
+          t.destination,
           t.tenant_id::text AS tenant,
           t.operation,
           t.entity_id,

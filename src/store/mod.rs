@@ -7,6 +7,7 @@
 pub mod backlog;
 mod claim;
 mod connect;
+mod destinations;
 mod error;
 pub mod migrate;
 mod preflight;
@@ -15,8 +16,9 @@ mod settle;
 mod table;
 mod workers;
 
-pub use claim::{ClaimRequest, Claimed, claim};
+pub use claim::{Claim, ClaimRequest, Claimed, claim};
 pub use connect::{ConnectSettings, Db, SslSettings};
+pub use destinations::{Caps, Signals};
 pub use error::StoreError;
 pub use preflight::{Preflight, preflight};
 pub use renew::renew;

@@ -5,7 +5,11 @@ use std::{collections::HashSet, time::Duration};
 use sqlx::Row;
 use uuid::Uuid;
 
-use super::{Db, StoreError, TableName, claim::micros};
+use super::{
+    Db, StoreError, TableName,
+    claim::micros,
+    destinations::{self, Signals},
+};
 use crate::domain::transition::{Due, Settlement};
 
 /// The server ends a settle after this time; longer than most locks that a person's statement holds.
@@ -26,9 +30,14 @@ pub struct SettleRow {
     pub http_status: Option<u16>,
 }
 
-/// Settles rows. Returns the ids that were still this claim's; the others belong to somebody else by now, and nothing of
+/// Settles rows, and writes what their attempts said of destinations in the same transaction. Returns the ids that were still this claim's; the others belong to somebody else by now, and nothing of
 /// them was changed.
-pub async fn settle(db: &Db, table: &TableName, rows: &[SettleRow]) -> Result<HashSet<i64>, StoreError> {
+pub async fn settle(
+    db: &Db,
+    table: &TableName,
+    rows: &[SettleRow],
+    signals: &Signals<'_>,
+) -> Result<HashSet<i64>, StoreError> {
     let act = "settle rows";
     db.bounded(act, STATEMENT_TIMEOUT, async {
         let column =
@@ -59,6 +68,7 @@ pub async fn settle(db: &Db, table: &TableName, rows: &[SettleRow]) -> Result<Ha
             .fetch_all(&mut *tx)
             .await
             .map_err(StoreError::sql(act))?;
+        destinations::record(&mut tx, table, signals).await?;
         tx.commit().await.map_err(StoreError::sql(act))?;
         settled.iter().map(|row| row.try_get("id").map_err(StoreError::sql(act))).collect()
     })

@@ -55,6 +55,11 @@ impl TableName {
         self.in_schema(&self.side_name(suffix))
     }
 
+    /// The table of destinations, for SQL.
+    pub fn destinations(&self) -> String {
+        self.in_schema(&self.side_name("destinations"))
+    }
+
     /// The name of an object beside the table, unquoted and without schema: `agent_outbox_workers`. A name that would be
     /// too long is cut and carries a hash of the table's name, so that two long names stay apart.
     pub fn side_name(&self, suffix: &str) -> String {

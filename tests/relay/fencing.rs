@@ -1,17 +1,40 @@
 //! Leases and tokens: who may write to a row, at the level of the store.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Duration,
+};
 
 use outbox_operator::{
-    domain::transition,
-    store::{self, ClaimRequest, Claimed, Db, SettleRow},
+    domain::{hold::HoldPolicy, transition},
+    store::{self, Caps, ClaimRequest, Claimed, Db, SettleRow, Signals},
 };
 
 use crate::support::{World, table};
 
+async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration) -> Vec<Claimed> {
+    let request = ClaimRequest {
+        tenants,
+        limit,
+        most_in_hand: usize::MAX,
+        in_hand: &HashMap::new(),
+        scope: "test",
+        caps: Caps::default(),
+        after: "",
+        worker: "test",
+        lease,
+    };
+    store::claim(db, &table(), &request).await.unwrap().rows
+}
+
+async fn settle(db: &Db, rows: &[SettleRow]) -> HashSet<i64> {
+    let policy = HoldPolicy { after_failures: 5, base: Duration::from_secs(5), cap: Duration::from_secs(60) };
+    let signals = Signals { scope: "test", policy, seen: BTreeMap::new() };
+    store::settle(db, &table(), rows, &signals).await.unwrap()
+}
+
 async fn claim(db: &Db, limit: usize, lease: Duration) -> Vec<Claimed> {
-    let request = ClaimRequest { tenants: &[], limit, worker: "test", lease };
-    store::claim(db, &table(), &request).await.unwrap()
+    claim_of(db, &[], limit, lease).await
 }
 
 fn released(row: &Claimed) -> SettleRow {
@@ -35,7 +58,7 @@ async fn rc_02_a_worker_that_lost_its_lease_changes_nothing() {
     assert!(second.facts.lease_expired && second.facts.unknown_attempts == 1 && second.facts.attempts == 2);
     let before = world.row(id).await;
 
-    assert_eq!(store::settle(&db, &table(), &[released(&first)]).await.unwrap(), HashSet::new());
+    assert_eq!(settle(&db, &[released(&first)]).await, HashSet::new());
     assert_eq!(
         store::renew(&db, &table(), &[(id, first.token)], Duration::from_secs(60)).await.unwrap(),
         HashSet::new()
@@ -43,7 +66,7 @@ async fn rc_02_a_worker_that_lost_its_lease_changes_nothing() {
     let after = world.row(id).await;
     assert_eq!((before.status, before.attempts), (after.status, after.attempts));
 
-    assert_eq!(store::settle(&db, &table(), &[released(&second)]).await.unwrap(), HashSet::from([id]));
+    assert_eq!(settle(&db, &[released(&second)]).await, HashSet::from([id]));
     let row = world.row(id).await;
     // The attempt is given back; the doubt of the lease that ran out stays.
     assert_eq!((row.status.as_str(), row.attempts, row.unknown_attempts), ("uncertain", 1, 1));
@@ -97,7 +120,6 @@ async fn tenants_of_another_relay_are_not_claimed() {
     world.execute("INSERT INTO agent_outbox (tenant_id, operation, entity_id, idempotency_key, endpoint, payload) VALUES (gen_random_uuid(), 'o', 'e', 'theirs', 'https://x.test/', '{}')").await;
     let db = Db::connect_lazy(&world.connect_settings()).unwrap();
     let tenants = [uuid::Uuid::parse_str(crate::support::TENANT).unwrap()];
-    let request = ClaimRequest { tenants: &tenants, limit: 10, worker: "test", lease: Duration::from_secs(60) };
-    let rows = store::claim(&db, &table(), &request).await.unwrap();
+    let rows = claim_of(&db, &tenants, 10, Duration::from_secs(60)).await;
     assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id]);
 }

@@ -2,6 +2,7 @@
 //! signals. Tests wait for conditions with a deadline; none sleeps and hopes.
 
 mod delivery;
+mod destinations;
 mod documents;
 mod fencing;
 mod metrics;

@@ -212,7 +212,8 @@ pub fn documents(relay: &str, policy: &str) -> String {
             &[
                 "timeouts: {connect: 1s, total: 2s}",
                 "retry: {base: 50ms, cap: 200ms}",
-                "egress: {allowCidrs: [\"127.0.0.0/8\"]}"
+                "egress: {allowCidrs: [\"127.0.0.0/8\"]}",
+                "destination: {hold: {afterFailures: 1000, base: 100ms, cap: 1s}}"
             ],
             policy
         ),

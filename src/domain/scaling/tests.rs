@@ -111,7 +111,7 @@ fn each_situation_has_its_number_its_cap_and_its_reason() {
 #[test]
 fn the_budget_leaves_room_for_a_surge_and_the_operator() {
     let cap = |connection_budget, max_connections| {
-        budget_cap(&Limits { connection_budget, max_connections, ..calm().limits })
+        budget_cap(&Limits { max_connections, connection_budget, ..calm().limits })
     };
     // 30 connections: 2 for the operator, 9 pods of 3 fit the rest, one of them is the surge.
     assert_eq!(cap(30, 3), 8);

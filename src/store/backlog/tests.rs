@@ -105,6 +105,7 @@ async fn rows_are_counted_in_one_state_each() {
         oldest_due_at_us: rows.oldest_due_at_us,
         next_due_in: rows.next_due_in,
         saturated: false,
+        due_saturated: false,
     };
     assert_eq!(rows, counted);
     assert_eq!(world.sample(&[]).await.rows.unwrap().due, 17, "all tenants");
@@ -118,10 +119,12 @@ async fn counts_end_at_their_bound_and_read_the_claim_index_only() {
     world.insert(TENANT, 20_000, "pending", "now() - interval '1 minute'", "").await;
     world.insert(TENANT, 20_000, "pending", "now() + interval '1 day'", "").await;
     world.insert(TENANT, 20_000, "dead", "now()", "rejected").await;
+    world.insert(TENANT, 1, "dead", "now()", "zealous").await;
     sqlx::raw_sql("VACUUM ANALYZE agent_outbox").execute(&world.pool).await.unwrap();
     let rows = world.sample(&[]).await.rows.unwrap();
-    assert!(rows.saturated);
-    assert_eq!((rows.due, rows.waiting, rows.dead["rejected"]), (COUNT_BOUND, COUNT_BOUND, COUNT_BOUND));
+    assert!(rows.saturated && rows.due_saturated);
+    assert_eq!((rows.due, rows.waiting, rows.dead["rejected"]), (DUE_BOUND, OTHER_BOUND, DEAD_BOUND));
+    assert_eq!(rows.dead["zealous"], 1, "one reason does not hide another");
     for condition in ["next_attempt_at <= now()", "next_attempt_at > now() AND next_attempt_at < 'infinity'"] {
         let sql = format!(
             "EXPLAIN SELECT 1 FROM agent_outbox WHERE status IN ('pending', 'in_flight', 'uncertain') AND {condition}
