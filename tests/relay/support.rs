@@ -53,9 +53,25 @@ impl World {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let url = server().create_database(&name).await.unwrap();
+        Self::on(url).await
+    }
+
+    /// A receiver beside a database that is there.
+    pub async fn on(url: String) -> Self {
         let pool = PgPool::connect(&url).await.unwrap();
         let receiver = Sandbox::start_local().await.unwrap();
         Self { url, pool, receiver, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// The same world with new connections of its own, after the old ones were broken.
+    pub async fn reconnected(self) -> Self {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match PgPool::connect(&self.url).await {
+                Ok(pool) => return Self { pool, ..self },
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        }
     }
 
     /// The same with the table.

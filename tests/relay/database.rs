@@ -1,0 +1,205 @@
+//! Databases that fail over, fall silent, end their sessions, or sit behind a pooler.
+
+use std::{
+    net::TcpListener,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use outbox_operator::demo::{PostgresOptions, ThrowawayPostgres};
+use sqlx::PgPool;
+
+use crate::support::{PATIENCE, Relay, World};
+
+/// A world on a server of its own, to be stopped and frozen.
+async fn alone() -> (World, ThrowawayPostgres) {
+    let server = ThrowawayPostgres::start(PostgresOptions::fast()).await.unwrap();
+    let url = server.create_database("outbox").await.unwrap();
+    let world = World::on(url).await;
+    world.migrate().await;
+    (world, server)
+}
+
+/// Waits until the relay says that it cannot claim.
+async fn noticed(relay: &Relay) {
+    let deadline = Instant::now() + PATIENCE;
+    while relay.get("/readyz").await.is_none_or(|(status, _)| status == 200) {
+        assert!(Instant::now() < deadline, "the relay never noticed: {:?}", relay.log());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(relay.get("/healthz").await.unwrap().0, 200, "liveness does not depend on the database");
+}
+
+fn warnings(relay: &Relay) -> usize {
+    relay.log().iter().filter(|line| line.contains("WARN")).count()
+}
+
+#[tokio::test]
+async fn rc_21_a_stopped_database_costs_no_attempt_and_delivery_resumes_by_itself() {
+    let (world, mut server) = alone().await;
+    let relay = world.relay().await;
+    let before = world.insert_script("before", "201").await;
+    assert_eq!(world.ended(before).await.status, "succeeded");
+    server.stop().await.unwrap();
+    noticed(&relay).await;
+    server.restart().await.unwrap();
+    relay.ready().await;
+    let world = world.reconnected().await;
+    let after = world.insert_script("after", "201").await;
+    let row = world.ended(after).await;
+    assert_eq!((row.status.as_str(), row.attempts), ("succeeded", 1));
+    assert!(warnings(&relay) <= 4, "{:?}", relay.log());
+    assert_eq!(relay.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn rc_21_a_silent_database_is_given_up_and_reached_again() {
+    let (world, mut server) = alone().await;
+    let relay = world.relay().await;
+    server.freeze().unwrap();
+    // Sessions that stand go on; new ones are accepted and never answered.
+    world
+        .execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outbox relay'")
+        .await;
+    noticed(&relay).await;
+    server.thaw().unwrap();
+    relay.ready().await;
+    let world = world.reconnected().await;
+    let id = world.insert_script("after", "201").await;
+    assert_eq!(world.ended(id).await.attempts, 1);
+}
+
+#[tokio::test]
+async fn rc_21_a_read_only_database_costs_no_attempt() {
+    let (world, _server) = alone().await;
+    let relay = world.relay().await;
+    let away = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    world.execute(&format!("ALTER DATABASE outbox SET default_transaction_read_only = on; {away}")).await;
+    let world = world.reconnected().await;
+    world.execute("BEGIN READ WRITE; INSERT INTO agent_outbox (tenant_id, operation, entity_id, idempotency_key, endpoint, payload) VALUES (gen_random_uuid(), 'o', 'e', 'k', 'http://127.0.0.1:1/', '{}'); COMMIT").await;
+    noticed(&relay).await;
+    assert_eq!(world.number("SELECT attempts::bigint FROM agent_outbox").await, 0);
+    let good = world.receiver.url("201");
+    world.execute(&format!("BEGIN READ WRITE; UPDATE agent_outbox SET endpoint = '{good}'; ALTER DATABASE outbox RESET default_transaction_read_only; COMMIT; {away}")).await;
+    relay.ready().await;
+    let world = world.reconnected().await;
+    world.all_ended().await;
+    assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE status = 'succeeded' AND attempts = 1").await, 1);
+    assert!(warnings(&relay) <= 4, "{:?}", relay.log());
+}
+
+#[tokio::test]
+async fn rc_21_terminated_sessions_lose_and_double_nothing() {
+    let world = World::new().await;
+    for number in 0..200 {
+        world.insert_script(&format!("row-{number}"), "slow:20").await;
+    }
+    let _relay = world.relay_with("concurrency: 8", "").await;
+    for share in [20, 60, 100, 140] {
+        world
+            .wait_for("progress", &format!("SELECT count(*) >= {share} FROM agent_outbox WHERE status = 'succeeded'"))
+            .await;
+        world.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'outbox relay'").await;
+    }
+    world.all_ended().await;
+    assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE status = 'succeeded'").await, 200);
+    let counts = world.receiver.ledger().counts();
+    assert_eq!((counts.effects, counts.duplicate_effects), (200, 0));
+}
+
+#[tokio::test]
+async fn rc_45_no_session_is_idle_in_a_transaction_while_requests_run_and_connections_are_few() {
+    let world = World::new().await;
+    for number in 0..50 {
+        world.insert_script(&format!("row-{number}"), "gate:go:201").await;
+    }
+    let _relay = world.relay_with("concurrency: 64\nleaseDuration: 60s", "timeouts: {connect: 1s, total: 30s}").await;
+    world.receiver.ledger().wait_until(PATIENCE, |counts| counts.open == 50).await.unwrap();
+    world.wait_for("the results of the claim are in", "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'outbox relay' AND state = 'idle in transaction'").await;
+    for _ in 0..50 {
+        let sessions = world.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'outbox relay'").await;
+        assert!(sessions <= 3, "{sessions}");
+        let stuck = world.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'outbox relay' AND state LIKE 'idle in transaction%' AND state_change < now() - interval '1 second'").await;
+        assert_eq!(stuck, 0);
+    }
+    world.receiver.ledger().open_gate("go");
+    world.all_ended().await;
+}
+
+/// PgBouncer in transaction mode with two server connections, in front of a world's database.
+struct Pooler {
+    child: Child,
+    url: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Pooler {
+    async fn start(world: &World) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let behind = url::Url::parse(&world.url).unwrap();
+        let (file, users) = (folder.path().join("pgbouncer.ini"), folder.path().join("users.txt"));
+        std::fs::write(&users, format!("\"{}\" \"\"\n", behind.username())).unwrap();
+        std::fs::write(
+            &file,
+            format!(
+                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+                 auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 100\n",
+                behind.port().unwrap(),
+                users.display()
+            ),
+        )
+        .unwrap();
+        let program =
+            ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| std::path::Path::new(path).exists());
+        let mut command = Command::new(program.expect("pgbouncer is needed: hack/deps pgbouncer"));
+        command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // It refuses to run as root.
+        if std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
+            command.uid(65534).gid(65534);
+        }
+        let child = command.spawn().unwrap();
+        let mut url = behind.clone();
+        url.set_port(Some(port)).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while PgPool::connect_lazy_with(
+            outbox_operator::store::ConnectSettings { url: url.to_string(), ..world.connect_settings() }
+                .options()
+                .unwrap(),
+        )
+        .acquire()
+        .await
+        .is_err()
+        {
+            assert!(Instant::now() < deadline, "pgbouncer never answered");
+        }
+        Self { child, url: url.to_string(), _folder: folder }
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn rc_14_two_relays_deliver_through_pgbouncer_in_transaction_mode() {
+    let world = World::new().await;
+    let pooler = Pooler::start(&world).await;
+    for number in 0..500 {
+        world.insert_script(&format!("row-{number}"), if number % 5 == 0 { "500,201" } else { "201" }).await;
+    }
+    let file = world.documents("migrations: Manual", "");
+    let relays = [Relay::start(&pooler.url, &file, &[]), Relay::start(&pooler.url, &file, &[])];
+    world.all_ended().await;
+    assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE status = 'succeeded'").await, 500);
+    assert_eq!(world.receiver.ledger().counts().duplicate_effects, 0);
+    for relay in relays {
+        assert!(!relay.log().iter().any(|line| line.contains("WARN") || line.contains("ERROR")), "{:?}", relay.log());
+        assert_eq!(relay.stop().await.code(), Some(0));
+    }
+}
