@@ -163,7 +163,7 @@ fn image(relay: &OutboxRelay, deployment: Option<&Deployment>, context: &Context
     relay.spec.image.clone().or(kept).unwrap_or_else(|| context.settings.relay_image.clone())
 }
 
-/// Deletes ConfigMaps that no pod reads. Only when the rollout is complete: pods of the one before read theirs until then.
+/// Deletes `ConfigMap`s that no pod reads. Only when the rollout is complete: pods of the one before read theirs until then.
 async fn sweep(wanted: &Wanted<'_>, there: &Children, outcome: &Outcome, writer: &Writer<'_>) -> Result<(), Error> {
     let Some(deployment) = outcome.deployment.as_ref().filter(|deployment| rollout::is_complete(deployment)) else {
         return Ok(());

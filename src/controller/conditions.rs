@@ -44,7 +44,7 @@ impl Status {
 pub struct Says {
     /// Whether it holds.
     pub status: Status,
-    /// Why, as one PascalCase word.
+    /// Why, as one word in `PascalCase`.
     pub reason: &'static str,
     /// Why, for a person, with the mend.
     pub message: String,
@@ -68,7 +68,7 @@ impl Says {
 }
 
 /// The condition of a type that says this. The time of the last transition is kept while the status stays.
-pub fn condition(previous: &[Condition], type_: &str, says: Says, generation: i64, now: Timestamp) -> Condition {
+pub fn condition(previous: &[Condition], type_: &str, says: &Says, generation: i64, now: Timestamp) -> Condition {
     let before = previous.iter().find(|condition| condition.type_ == type_);
     let same = before.filter(|before| before.status == says.status.as_str());
     // A status holds whole seconds: with fractions, what is read back would differ from what was written.

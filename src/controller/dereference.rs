@@ -85,7 +85,7 @@ pub struct Children {
     pub service_account: Option<ServiceAccount>,
     /// The `PodDisruptionBudget`.
     pub pod_disruption_budget: Option<PodDisruptionBudget>,
-    /// ConfigMaps, without their content.
+    /// `ConfigMap`s, without their content.
     pub config_maps: Vec<PartialObjectMeta<ConfigMap>>,
     /// Migration Jobs.
     pub jobs: Vec<Job>,

@@ -11,7 +11,7 @@ use crate::api::OutboxRelayStatus;
 pub struct Happened {
     /// Whether somebody should look.
     pub warning: bool,
-    /// One PascalCase word.
+    /// One word in `PascalCase`.
     pub reason: &'static str,
     /// What happened.
     pub note: String,

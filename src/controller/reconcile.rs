@@ -45,7 +45,7 @@ pub async fn reconcile(relay: Arc<DeserializeGuard<OutboxRelay>>, context: Arc<C
         match &relay.0 {
             // Its children go with it by their owner references; nothing here holds a deletion up.
             Ok(relay) if relay.metadata.deletion_timestamp.is_some() => Ok(Action::await_change()),
-            Ok(relay) => visit(relay, &key, &context).await,
+            Ok(relay) => Box::pin(visit(relay, &key, &context)).await,
             Err(invalid) => Ok(undecodable(&invalid.error, &key, &relay.object_ref(&()), &context).await),
         }
     };
@@ -59,6 +59,7 @@ pub async fn reconcile(relay: Arc<DeserializeGuard<OutboxRelay>>, context: Arc<C
 }
 
 /// When a failed visit is repeated.
+#[expect(clippy::needless_pass_by_value, reason = "the shape of an error policy")]
 pub fn on_error(relay: Arc<DeserializeGuard<OutboxRelay>>, _: &Error, context: Arc<Context>) -> Action {
     Action::requeue(context.backoff.next(&RelayKey::of(relay.meta())))
 }
@@ -208,7 +209,7 @@ fn known(rows: &BacklogRows) -> Backlog {
         due: rows.due,
         in_flight: rows.in_flight,
         oldest_due_age: rows.oldest_due_age,
-        saturated: rows.saturated,
+        saturated: rows.due_saturated,
         drain_per_pod: scaling::drain_per_pod(
             workers.drain_per_second,
             workers.measured,

@@ -33,7 +33,7 @@ pub fn is_complete(deployment: &Deployment) -> bool {
     seen && all == updated && updated >= number(deployment).unwrap_or(1).min(1)
 }
 
-/// The ConfigMaps that its present pods read.
+/// The `ConfigMap`s that its present pods read.
 pub fn config_maps(deployment: &Deployment) -> Vec<String> {
     let volumes = spec(deployment).and_then(|spec| spec.template.spec.as_ref()).and_then(|pod| pod.volumes.as_ref());
     volumes.into_iter().flatten().filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone())).collect()

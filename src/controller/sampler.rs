@@ -80,7 +80,8 @@ struct Entry {
 /// What a reconcile wants to hear of.
 #[derive(Clone, PartialEq)]
 struct News {
-    version: Option<Option<i32>>,
+    sampled: bool,
+    version: Option<i32>,
     rows: Option<BacklogRows>,
     error: Option<SampleError>,
 }
@@ -220,7 +221,12 @@ impl Entry {
             rows.workers = backlog::Workers::default();
             rows
         });
-        News { version: sample.map(|sample| sample.schema_version), rows, error: self.observation.error.clone() }
+        News {
+            sampled: sample.is_some(),
+            version: sample.and_then(|sample| sample.schema_version),
+            rows,
+            error: self.observation.error.clone(),
+        }
     }
 }
 

@@ -81,7 +81,7 @@ pub fn compute(seen: &Seen<'_>) -> OutboxRelayStatus {
         conditions: TYPES
             .into_iter()
             .zip(says)
-            .map(|(type_, says)| condition(&previous.conditions, type_, says, generation, seen.wall))
+            .map(|(type_, says)| condition(&previous.conditions, type_, &says, generation, seen.wall))
             .collect(),
     }
 }

@@ -137,7 +137,7 @@ fn missing(refs: &BTreeSet<SecretKeyRef>, secrets: &Secrets) -> Option<Finding> 
         match secrets.get(reference) {
             Some(Ok(_)) => {}
             Some(Err(MissingSecret::NoKey)) => {
-                no_key.push(format!("{:?} in Secret {:?}", reference.key, reference.name))
+                no_key.push(format!("{:?} in Secret {:?}", reference.key, reference.name));
             }
             Some(Err(MissingSecret::NotFound)) | None => {
                 not_found.insert(format!("{:?}", reference.name));

@@ -60,7 +60,7 @@ pub async fn run(
         scope.owned::<Job>(),
         scope.policies(),
         scope.secrets(),
-        scope.news(woken),
+        news(woken),
     ];
     let queue = futures::stream::select_all(wakes).take_until(stop);
     let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
@@ -167,11 +167,12 @@ impl Scope {
         })
         .boxed()
     }
+}
 
-    fn news(&self, woken: mpsc::UnboundedReceiver<RelayKey>) -> Requests {
-        let woken = futures::stream::unfold(woken, |mut woken| async move { Some((woken.recv().await?, woken)) });
-        woken.flat_map(|relay| futures::stream::iter(requests(vec![relay], "rows changed"))).map(Ok).boxed()
-    }
+/// Relays with news of their rows.
+fn news(woken: mpsc::UnboundedReceiver<RelayKey>) -> Requests {
+    let woken = futures::stream::unfold(woken, |mut woken| async move { Some((woken.recv().await?, woken)) });
+    woken.flat_map(|relay| futures::stream::iter(requests(vec![relay], "rows changed"))).map(Ok).boxed()
 }
 
 fn requests(relays: Vec<RelayKey>, why: &str) -> Vec<Request> {

@@ -14,8 +14,7 @@ use super::{Db, StoreError, TableName, migrate};
 /// Due rows counted at most: as many as a few pods drain in half a minute. Larger backlogs read as "at least", and the age
 /// of their oldest row says the rest.
 pub const DUE_BOUND: i64 = 10_000;
-/// Rows of the other states counted at most. With both bounds met a sample reads 16,000 index entries, about 5 ms of one
-/// core; half of that is the due rows.
+/// Rows of the other states counted at most. With all bounds met a sample takes about 5 ms.
 pub const OTHER_BOUND: i64 = 2_000;
 /// Dead rows counted at most per reason.
 pub const DEAD_BOUND: i64 = 1_000;
@@ -99,6 +98,7 @@ async fn rows(
     table: &TableName,
     tenants: &[Uuid],
 ) -> Result<BacklogRows, StoreError> {
+    plan_by_index(tx).await?;
     let mut rows = live(tx, table, tenants).await?;
     rows.dead = dead(tx, table, tenants).await?;
     rows.workers = workers(tx, table).await?;
@@ -108,6 +108,17 @@ async fn rows(
         || others.into_iter().any(|count| count >= OTHER_BOUND)
         || rows.dead.values().any(|count| *count >= DEAD_BOUND);
     Ok(rows)
+}
+
+/// Keeps the planner to plans whose cost the bounds limit. On a table without fresh statistics it takes a bitmap and a sort
+/// for cheaper, and those read every due row before the first one is counted (measured: 17 ms instead of 0.7 ms with
+/// 50,000 rows, growing with the table).
+async fn plan_by_index(tx: &mut Transaction<'static, Postgres>) -> Result<(), StoreError> {
+    // A plan that is forced looks dear, and what looks dear is compiled first, for 90 ms: hence `jit`.
+    const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+                            SET LOCAL enable_sort = off; SET LOCAL jit = off";
+    let set = sqlx::raw_sql(BY_INDEX).execute(&mut **tx).await;
+    set.map(|_| ()).map_err(StoreError::sql("plan the counts by index"))
 }
 
 /// A condition on the tenants, if the relay serves only some.

@@ -5,6 +5,13 @@
 //! `KUBECONFIG` (or `OUTBOX_TEST_CLUSTER`) names the cluster: `hack/cluster/cluster up --no-node` makes one, and a node is
 //! not needed. No pod of these tests ever runs; where one has to be ready, the test says so in its place.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on should say where"
+)]
+
 mod admission;
 mod children;
 mod election;

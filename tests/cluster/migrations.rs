@@ -17,7 +17,7 @@ async fn a_missing_table_is_migrated_by_a_job_and_pods_come_after_it() {
     let world = World::empty().await;
     world.secret("db", &[("uri", "postgres://nobody@127.0.0.1:1/none")]).await;
     world.secret("admin", &[("uri", &world.url)]).await;
-    let operator = world.operator().await;
+    let operator = world.operator();
     let with_admin = |spec: &mut serde_json::Value| {
         spec["database"]["adminUrlSecretRef"] = json!({ "name": "admin", "key": "uri" });
     };
@@ -49,7 +49,7 @@ async fn a_missing_table_is_migrated_by_a_job_and_pods_come_after_it() {
 async fn a_failed_job_is_told_with_the_place_of_its_log() {
     let world = World::empty().await;
     world.secret("db", &[("uri", &world.url)]).await;
-    let operator = world.operator().await;
+    let operator = world.operator();
     world.relay("billing", |_| {}).await;
     world.object::<Job>(&first_job(), "it is there", |_| true).await;
     // No pod of the Job can run here; its controller would end it so after some time. It may write at the same time.
@@ -81,7 +81,7 @@ async fn a_failed_job_is_told_with_the_place_of_its_log() {
 async fn with_migrations_by_hand_no_job_is_made() {
     let world = World::empty().await;
     world.secret("db", &[("uri", &world.url)]).await;
-    let operator = world.operator().await;
+    let operator = world.operator();
     world.relay("billing", |spec| spec["migrations"] = json!("Manual")).await;
     let told = world.condition("billing", "SchemaReady", "False", "SchemaMissing").await;
     assert!(told.message.contains("outbox migrate"), "{}", told.message);

@@ -19,7 +19,7 @@ async fn no_deployment(world: &World) {
 async fn rc_22_the_secret_comes_late_lacks_the_key_and_goes() {
     let world = World::empty().await;
     world.migrate().await;
-    let operator = world.operator().await;
+    let operator = world.operator();
     world.relay("billing", |_| {}).await;
     let missing = world.condition("billing", "Ready", "False", "SecretNotFound").await;
     assert!(missing.message.contains("\"db\""), "{}", missing.message);

@@ -111,7 +111,7 @@ async fn a_crash_right_after_the_creation_loses_no_number() {
         .await
         .unwrap();
     let mut history = history(&world).await;
-    let operator = world.operator().await;
+    let operator = world.operator();
     world
         .deployment("billing-relay", "the operator has let go", |found| {
             found
@@ -148,7 +148,7 @@ async fn rc_16_a_number_set_by_hand_survives_and_the_way_back_never_dips() {
         world.visit(&operator, "billing").await;
     }
     operator.stop().await;
-    let restarted = world.operator().await;
+    let restarted = world.operator();
     world.visit(&restarted, "billing").await;
     world.replicas("billing-relay", 7).await;
     assert!(numbers(&mut history).iter().all(|number| *number == 7));

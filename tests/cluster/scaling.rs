@@ -96,7 +96,7 @@ async fn a_row_that_falls_due_wakes_a_relay_from_zero() {
     world.migrate().await;
     world.secret("db", &[("uri", &world.url)]).await;
     // An interval far longer than the test's patience: only the row's own time can wake the relay.
-    let operator = world.operator_with(|settings| settings.sample_interval = std::time::Duration::from_secs(600)).await;
+    let operator = world.operator_with(|settings| settings.sample_interval = std::time::Duration::from_secs(600));
     world.rows(1, "pending", "5 seconds").await;
     world.relay("billing", eager).await;
     world.replicas("billing-relay", 0).await;
@@ -111,7 +111,7 @@ async fn rc_31_blindness_is_not_zero() {
     own.url = database.url();
     own.migrate().await;
     own.secret("db", &[("uri", &own.url)]).await;
-    let operator = own.operator().await;
+    let operator = own.operator();
     own.rows(3, "pending", "0").await;
     own.relay("billing", eager).await;
     own.replicas("billing-relay", 3).await;

@@ -25,7 +25,7 @@ use kube::{
 };
 use outbox_operator::{
     api::{DispatchPolicy, OutboxRelay, definition},
-    controller::{self, Clients, Health, LeaseSettings, Rollout, Settings},
+    controller::{self, Clients, Health, LeaseSettings, Readiness, Rollout, Settings},
     demo::{PostgresOptions, ThrowawayPostgres},
     store::{ConnectSettings, SslSettings, TableName, migrate},
     telemetry::operator_metrics::OperatorMetrics,
@@ -126,17 +126,20 @@ pub struct Operator {
     stop: CancellationToken,
     task: JoinHandle<()>,
     registry: Registry,
+    /// What `/readyz` answers.
+    pub readiness: Readiness,
 }
 
 impl Operator {
-    async fn start(config: Config, settings: Settings) -> Self {
+    fn start(config: Config, settings: Settings) -> Self {
         let mut registry = Registry::default();
         let metrics = OperatorMetrics::register(&mut registry);
         let health = Arc::new(Health::default());
+        let readiness = health.readiness();
         let stop = CancellationToken::new();
         let clients = Clients::new(config).unwrap();
         let task = tokio::spawn(controller::run(clients, settings, metrics, health, stop.clone()));
-        Self { stop, task, registry }
+        Self { stop, task, registry, readiness }
     }
 
     /// Stops it as SIGTERM does, and waits for its end.
@@ -158,23 +161,23 @@ impl Operator {
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }
 
-    /// The sum of a metric's series.
-    pub fn metric(&self, name: &str) -> f64 {
+    /// The sum of a counter's series.
+    pub fn counter(&self, name: &str) -> u64 {
         let lines = self.metrics().into_iter();
         lines
             .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])))
-            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
             .sum()
     }
 
     /// How many visits it has made.
-    pub fn visits(&self) -> f64 {
-        self.metric("outbox_reconciles_total")
+    pub fn visits(&self) -> u64 {
+        self.counter("outbox_reconciles_total")
     }
 
     /// Waits until it has made its first visit.
     pub async fn has_visited(&self) {
-        eventually("the operator made a visit", || async { (self.visits() > 0.0).then_some(()) }).await;
+        eventually("the operator made a visit", || async { (self.visits() > 0).then_some(()) }).await;
     }
 }
 
@@ -207,29 +210,39 @@ impl World {
         let world = Self::empty().await;
         world.migrate().await;
         world.secret("db", &[("uri", &world.url)]).await;
-        let operator = world.operator().await;
+        let operator = world.operator();
         (world, operator)
     }
 
     /// Starts an operator of this namespace alone, without an election.
-    pub async fn operator(&self) -> Operator {
-        self.operator_with(|_| {}).await
+    pub fn operator(&self) -> Operator {
+        self.operator_with(|_| {})
     }
 
     /// Starts an operator with other settings.
-    pub async fn operator_with(&self, change: impl FnOnce(&mut Settings)) -> Operator {
-        let mut settings = Settings {
+    pub fn operator_with(&self, change: impl FnOnce(&mut Settings)) -> Operator {
+        let mut settings = self.settings();
+        change(&mut settings);
+        self.operator_as(OPERATOR, settings)
+    }
+
+    /// Starts an operator as another account.
+    pub fn operator_as(&self, user: &str, settings: Settings) -> Operator {
+        let mut config = self.config.clone();
+        config.auth_info.impersonate = Some(user.to_owned());
+        Operator::start(config, settings)
+    }
+
+    /// The settings of an operator of this namespace alone, without an election.
+    pub fn settings(&self) -> Settings {
+        Settings {
             namespaces: vec![self.namespace.clone()],
             relay_image: IMAGE.to_owned(),
             rollout: Rollout::Manual,
             sample_interval: Duration::from_millis(300),
             lease: None,
             instance: None,
-        };
-        change(&mut settings);
-        let mut config = self.config.clone();
-        config.auth_info.impersonate = Some(OPERATOR.to_owned());
-        Operator::start(config, settings).await
+        }
     }
 
     /// A lease in this namespace.

@@ -23,7 +23,7 @@ pub const CONTAINER: &str = "relay";
 const PORT: i32 = 8080;
 /// Beyond the policy's deadline: settling what came back, and the pod's own end.
 const GRACE_MARGIN_SECONDS: i64 = 20;
-/// ReplicaSets that are kept for `kubectl rollout undo`.
+/// `ReplicaSet`s that are kept for `kubectl rollout undo`.
 const HISTORY: i32 = 3;
 
 /// Builds the Deployment.

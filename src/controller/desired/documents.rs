@@ -33,11 +33,11 @@ pub fn for_pods(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> serde_json:
     // A pod never migrates: its role may have no right to, and the operator's Job does.
     spec["migrations"] = json!("Manual");
     let mut documents =
-        vec![document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), spec)];
+        vec![document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), &spec)];
     for policy in policies {
         let spec = pruned::<DispatchPolicy>(serde_json::to_value(&policy.spec)?);
         let (name, namespace) = (policy.metadata.name.as_deref(), policy.metadata.namespace.as_deref());
-        documents.push(document("DispatchPolicy", name, namespace, spec));
+        documents.push(document("DispatchPolicy", name, namespace, &spec));
     }
     Ok(written(&documents))
 }
@@ -51,10 +51,10 @@ pub fn for_migration(relay: &OutboxRelay) -> serde_json::Result<RelayDocuments> 
     if let Some(database) = spec.get_mut("database") {
         remove(database, &["connectionBudget", "maxConnections"]);
     }
-    Ok(written(&[document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), spec)]))
+    Ok(written(&[document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), &spec)]))
 }
 
-fn document(kind: &str, name: Option<&str>, namespace: Option<&str>, spec: Value) -> Value {
+fn document(kind: &str, name: Option<&str>, namespace: Option<&str>, spec: &Value) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": kind,
@@ -111,7 +111,9 @@ fn prune(value: &mut Value, schema: &Value) {
         Value::Object(members) => prune_members(members, schema),
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| prune(item, schema));
+                for item in items {
+                    prune(item, schema);
+                }
             }
         }
         _ => {}
@@ -137,6 +139,7 @@ fn prune_members(members: &mut Map<String, Value>, schema: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::DispatchPolicySpec;
 
     fn relay(spec: Value) -> OutboxRelay {
         let mut relay = OutboxRelay::new("billing", serde_json::from_value(spec).unwrap());
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_text_is_yaml_that_says_the_same() {
-        let documents = for_pods(&relay(least()), &[DispatchPolicy::new("p", Default::default())]).unwrap();
+        let documents = for_pods(&relay(least()), &[DispatchPolicy::new("p", DispatchPolicySpec::default())]).unwrap();
         let kinds: Vec<String> = serde_yaml::Deserializer::from_str(&documents.text)
             .map(|document| {
                 use serde::Deserialize as _;
