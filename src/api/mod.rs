@@ -14,8 +14,8 @@ pub use definition::definition;
 pub use duration::{Duration, DurationError};
 pub use policy::{
     Authentication, BackoffKind, Basic, Bearer, BodyRule, Classification, ClassifiedVerdict, Destination,
-    DispatchPolicy, DispatchPolicySpec, DownstreamId, Egress, HeaderRule, Hold, Idempotency, KeyFormat, Method,
-    Receiver, Request, Response, Retry, RetryAfter, SecretHeader, Timeouts,
+    DispatchPolicy, DispatchPolicySpec, DownstreamId, Egress, HeaderRule, History, Hold, Idempotency, KeyFormat,
+    Method, Receiver, Request, Response, Retry, RetryAfter, SecretHeader, Timeouts,
 };
 pub use reference::{PolicyRef, SecretKeyRef};
 pub use relay::{

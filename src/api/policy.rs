@@ -44,6 +44,8 @@ pub struct DispatchPolicySpec {
     pub egress: Egress,
     /// What is read from an answer.
     pub response: Response,
+    /// Which attempts are recorded in the table's history.
+    pub history: History,
 }
 
 /// The shape of the request.
@@ -420,6 +422,18 @@ impl Default for Egress {
     fn default() -> Self {
         Self { allow_private: true, allow_cidrs: Vec::new(), deny_cidrs: Vec::new() }
     }
+}
+
+/// Which attempts are recorded in the table's history. What people do is always recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum History {
+    /// None.
+    None,
+    /// Those that did not succeed.
+    #[default]
+    Failures,
+    /// All.
+    All,
 }
 
 /// What is read from an answer.

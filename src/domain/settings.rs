@@ -69,6 +69,19 @@ pub struct Policy {
     pub max_response_bytes: usize,
     /// Where the receiver's own name of the effect is.
     pub downstream_id: DownstreamIdSource,
+    /// Which attempts are recorded.
+    pub history: History,
+}
+
+/// Which attempts are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// None.
+    None,
+    /// Those that did not succeed.
+    Failures,
+    /// All.
+    All,
 }
 
 /// The shape of the request.

@@ -10,11 +10,11 @@ use crate::{
     domain::{
         hold::{self, Signal},
         judge::{self, Observation, Verdict},
-        settings::LEASE_MARGIN,
+        settings::{History, LEASE_MARGIN},
         transition::{self, Plan, Settlement},
     },
     http::RowRequest,
-    store::{self, Claimed, SettleRow},
+    store::{self, AttemptRecord, Claimed, SettleRow},
 };
 
 /// Waits for a slot, makes the attempt, and hands its result to the settler. `begun` tells the claimer that the row waits
@@ -42,6 +42,7 @@ pub async fn run(inner: Arc<Inner>, row: Claimed, claimed_at: Instant, begun: on
         settlement: result.settlement,
         last_error: result.last_error,
         http_status: result.http_status,
+        record: result.record,
     };
     let settle = settler::Settle {
         row: settle,
@@ -57,11 +58,12 @@ struct Attempted {
     http_status: Option<u16>,
     delivered: bool,
     signal: Option<Signal>,
+    record: Option<AttemptRecord>,
 }
 
 fn unsent(settlement: Settlement) -> Attempted {
     let last_error = settlement.reason.as_ref().map(|reason| format!("not sent: {reason}"));
-    Attempted { settlement, last_error, http_status: None, delivered: false, signal: None }
+    Attempted { settlement, last_error, http_status: None, delivered: false, signal: None, record: None }
 }
 
 async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<Attempted> {
@@ -110,6 +112,13 @@ async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<At
         },
         delivered,
         signal: hold::signal(&sent.seen, &verdict),
+        record: match policy.history {
+            History::None => None,
+            History::Failures if delivered => None,
+            History::Failures | History::All => {
+                Some(AttemptRecord { outcome: outcome(&verdict), attempt: row.facts.attempts, duration: busy })
+            }
+        },
     })
 }
 

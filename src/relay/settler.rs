@@ -67,7 +67,7 @@ async fn write(inner: &Inner, mut batch: Vec<Settle>, log: &mut LogLimit) {
     while !batch.is_empty() {
         let rows: Vec<SettleRow> = batch.iter().map(|settle| settle.row.clone()).collect();
         let signals = signals(inner, &batch);
-        match store::settle(&inner.relay.db, &inner.relay.table, &rows, &signals).await {
+        match store::settle(&inner.relay.db, &inner.relay.table, &inner.relay.worker, &rows, &signals).await {
             Ok(settled) => {
                 log.reset();
                 inner.troubled().extend(signals.seen.into_keys());

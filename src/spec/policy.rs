@@ -11,8 +11,8 @@ use crate::{
         hold::HoldPolicy,
         row::Reason,
         settings::{
-            Authentication, BodyCondition, Classified, ClassifyRule, DownstreamIdSource, Policy, RequestPolicy,
-            SecretRef,
+            Authentication, BodyCondition, Classified, ClassifyRule, DownstreamIdSource, History, Policy,
+            RequestPolicy, SecretRef,
         },
     },
 };
@@ -92,6 +92,11 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
             egress: EgressRules { allow_private: spec.egress.allow_private, allow, deny, ..EgressRules::default() },
             max_response_bytes: usize::try_from(spec.response.max_body_bytes).unwrap_or(0),
             downstream_id,
+            history: match spec.history {
+                api::History::None => History::None,
+                api::History::Failures => History::Failures,
+                api::History::All => History::All,
+            },
         }),
         _ => Err(problems),
     }

@@ -22,6 +22,6 @@ pub use destinations::{Caps, Signals};
 pub use error::StoreError;
 pub use preflight::{Preflight, preflight};
 pub use renew::renew;
-pub use settle::{SettleRow, settle};
+pub use settle::{AttemptRecord, SettleRow, settle};
 pub use table::TableName;
 pub use workers::{Heartbeat, beat, leave};

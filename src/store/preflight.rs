@@ -27,19 +27,22 @@ pub async fn preflight(db: &Db, table: &TableName) -> Result<Preflight, StoreErr
         if found.is_none_or(|found| found < migrate::LATEST) {
             return Ok(Preflight::SchemaOld { found });
         }
-        let wanted = [
-            (table.qualified(), "SELECT"),
-            (table.qualified(), "UPDATE"),
-            (table.workers(), "INSERT"),
-            (table.workers(), "UPDATE"),
-            (table.workers(), "DELETE"),
+        let needs: [(String, &[&str]); 4] = [
+            (table.qualified(), &["SELECT", "UPDATE"]),
+            (table.workers(), &["INSERT", "UPDATE", "DELETE", "SELECT"]),
+            (table.destinations(), &["SELECT", "INSERT", "UPDATE"]),
+            (table.history(), &["INSERT"]),
         ];
+        let wanted: Vec<(&str, &str)> = needs
+            .iter()
+            .flat_map(|(relation, rights)| rights.iter().map(move |right| (relation.as_str(), *right)))
+            .collect();
         let missing: Vec<String> = sqlx::query_scalar(
             "SELECT w.right || ' on ' || w.relation FROM unnest($1::text[], $2::text[]) AS w (relation, \"right\") \
              WHERE NOT has_table_privilege(w.relation, w.right)",
         )
         .persistent(false)
-        .bind(wanted.iter().map(|(relation, _)| relation.clone()).collect::<Vec<_>>())
+        .bind(wanted.iter().map(|(relation, _)| (*relation).to_owned()).collect::<Vec<_>>())
         .bind(wanted.iter().map(|(_, right)| (*right).to_owned()).collect::<Vec<_>>())
         .fetch_all(&mut *tx)
         .await

@@ -28,6 +28,19 @@ pub struct SettleRow {
     pub last_error: Option<String>,
     /// The answer's status.
     pub http_status: Option<u16>,
+    /// What is recorded of the attempt in the history; `None`: nothing.
+    pub record: Option<AttemptRecord>,
+}
+
+/// An attempt, for the history.
+#[derive(Clone, Debug)]
+pub struct AttemptRecord {
+    /// How it was judged.
+    pub outcome: &'static str,
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// How long it took.
+    pub duration: Duration,
 }
 
 /// Settles rows, and writes what their attempts said of destinations in the same transaction. Returns the ids that were still this claim's; the others belong to somebody else by now, and nothing of
@@ -35,6 +48,7 @@ pub struct SettleRow {
 pub async fn settle(
     db: &Db,
     table: &TableName,
+    worker: &str,
     rows: &[SettleRow],
     signals: &Signals<'_>,
 ) -> Result<HashSet<i64>, StoreError> {
@@ -42,7 +56,8 @@ pub async fn settle(
     db.bounded(act, STATEMENT_TIMEOUT, async {
         let column =
             |read: fn(&Settlement) -> bool| rows.iter().map(|row| read(&row.settlement)).collect::<Vec<bool>>();
-        let sql = include_str!("settle.sql").replace("{table}", &table.qualified());
+        let sql =
+            include_str!("settle.sql").replace("{table}", &table.qualified()).replace("{history}", &table.history());
         let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
         let settled = sqlx::query(sqlx::AssertSqlSafe(sql))
             .persistent(false)
@@ -65,6 +80,10 @@ pub async fn settle(
             .bind(column(|settlement| settlement.clear_first_dispatch))
             .bind(column(|settlement| settlement.clear_retry_since))
             .bind(column(|settlement| settlement.answered_5xx))
+            .bind(rows.iter().map(|row| row.record.as_ref().map(|record| record.outcome)).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.record.as_ref().map(|record| int(record.attempt))).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.record.as_ref().map(|record| millis(record.duration))).collect::<Vec<_>>())
+            .bind(worker)
             .fetch_all(&mut *tx)
             .await
             .map_err(StoreError::sql(act))?;
@@ -73,6 +92,14 @@ pub async fn settle(
         settled.iter().map(|row| row.try_get("id").map_err(StoreError::sql(act))).collect()
     })
     .await
+}
+
+fn int(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn delay(due: Due) -> Option<i64> {

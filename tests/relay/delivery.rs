@@ -169,3 +169,38 @@ async fn secrets_become_headers_and_the_key_can_travel_as_a_structured_string() 
     assert_eq!(header("traceparent"), Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
     assert!(world.ended(id).await.has_ended());
 }
+
+#[tokio::test]
+async fn the_history_says_which_attempt_when_by_whom_and_what_came_back() {
+    let world = World::new().await;
+    let id = world.insert_script("audited", "500,429:1,reset,201").await;
+    let _relay = world.relay().await;
+    world.ended(id).await;
+    let rows: Vec<String> = sqlx::query_scalar(
+        "SELECT concat_ws(' ', attempt, outcome, reason, http_status, error, duration_ms >= 0, at > now() - interval '1 hour', worker <> '', idempotency_key) \
+         FROM agent_outbox_history WHERE row_id = $1 AND act = 'attempt' ORDER BY id",
+    )
+    .bind(id)
+    .fetch_all(&world.pool)
+    .await
+    .unwrap();
+    assert_eq!(
+        rows,
+        [
+            "1 retry server_error 500 answered 500 Internal Server Error t t t audited",
+            "2 wait throttled 429 answered 429 Too Many Requests t t t audited",
+            "2 uncertain reset the connection broke before the answer: connection reset t t t audited",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_policy_says_which_attempts_the_history_keeps() {
+    for (history, kept) in [("None", 0), ("Failures", 1), ("All", 2)] {
+        let world = World::new().await;
+        let id = world.insert_script("row", "500,201").await;
+        let _relay = world.relay_with("", &format!("history: {history}")).await;
+        world.ended(id).await;
+        assert_eq!(world.number("SELECT count(*) FROM agent_outbox_history").await, kept, "{history}");
+    }
+}

@@ -30,7 +30,7 @@ async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration
 async fn settle(db: &Db, rows: &[SettleRow]) -> HashSet<i64> {
     let policy = HoldPolicy { after_failures: 5, base: Duration::from_secs(5), cap: Duration::from_secs(60) };
     let signals = Signals { scope: "test", policy, seen: BTreeMap::new() };
-    store::settle(db, &table(), rows, &signals).await.unwrap()
+    store::settle(db, &table(), "test", rows, &signals).await.unwrap()
 }
 
 async fn claim(db: &Db, limit: usize, lease: Duration) -> Vec<Claimed> {
@@ -44,6 +44,7 @@ fn released(row: &Claimed) -> SettleRow {
         settlement: transition::release(&row.facts),
         last_error: None,
         http_status: None,
+        record: None,
     }
 }
 
