@@ -298,3 +298,47 @@ fn outdated(seen: &Seen<'_>) -> Says {
         _ => Says::no("UpToDate", "pods run the image that is set"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_deployment_says_whether_the_relay_is_ready() {
+        let deployment = |replicas: i32, status: Value| -> Deployment {
+            let spec = json!({ "replicas": replicas, "selector": {}, "template": {} });
+            serde_json::from_value(json!({ "metadata": { "generation": 2 }, "spec": spec, "status": status })).unwrap()
+        };
+        let refused = json!([{ "type": "ReplicaFailure", "status": "True", "message": "exceeded quota" }]);
+        let stalled = json!([{ "type": "Progressing", "status": "False", "message": "deadline exceeded" }]);
+        #[rustfmt::skip]
+        let table = [
+            ("all pods are there", 2, json!({ "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2 }), "Running"),
+            ("more are on their way", 3, json!({ "observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "readyReplicas": 1 }), "Running"),
+            ("none is ready", 2, json!({ "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2 }), "Progressing"),
+            ("old pods are left", 2, json!({ "observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "readyReplicas": 3 }), "Progressing"),
+            ("the change was not seen yet", 2, json!({ "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2 }), "Progressing"),
+            ("just created", 1, json!({}), "Progressing"),
+            ("none is wanted", 0, json!({ "observedGeneration": 2 }), "ScaledToZero"),
+            ("a quota refuses pods", 1, json!({ "observedGeneration": 2, "conditions": refused }), "PodsRefused"),
+            ("the rollout hangs", 1, json!({ "observedGeneration": 2, "conditions": stalled }), "RolloutStalled"),
+        ];
+        for (situation, replicas, status, reason) in table {
+            let says = rolled_out(&deployment(replicas, status));
+            assert_eq!(says.reason, reason, "{situation}");
+            assert_eq!(says.status == Status::True, matches!(reason, "Running" | "ScaledToZero"), "{situation}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_reachable_database_says_is_not_taken_for_an_absence() {
+        let error = |category| SampleError { category, message: String::new() };
+        for category in ["connection", "silent", "shutdown", "resources", "no_database"] {
+            assert!(!answered(&error(category)));
+            assert_eq!(unreachable_reason(&error(category)), "DatabaseUnreachable");
+        }
+        assert_eq!(unreachable_reason(&error("authentication")), "AuthenticationFailed");
+        assert!(answered(&error("permission")));
+    }
+}

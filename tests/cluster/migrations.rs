@@ -1,7 +1,7 @@
 //! The migration Job, and the Deployment that waits for it.
 
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1::Event};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use outbox_operator::store::migrate;
 use serde_json::json;
 
@@ -88,5 +88,50 @@ async fn with_migrations_by_hand_no_job_is_made() {
     assert!(world.api::<Job>().list(&ListParams::default()).await.unwrap().items.is_empty());
     world.migrate().await;
     world.deployment("billing-relay", "it is there", |_| true).await;
+    operator.stop().await;
+}
+
+#[tokio::test]
+async fn of_many_failed_jobs_the_last_two_are_kept() {
+    let world = World::empty().await;
+    world.secret("db", &[("uri", &world.url)]).await;
+    let at = "2026-01-01T00:00:00Z";
+    for attempt in 1..=3 {
+        // What an operator left long ago: suspended, so that its own controller leaves it alone.
+        let name = format!("old-{attempt}");
+        let job = json!({
+            "metadata": {
+                "name": name, "annotations": { "outbox-operator.dev/attempt": attempt.to_string() },
+                "labels": {
+                    "app.kubernetes.io/managed-by": "outbox-operator", "app.kubernetes.io/instance": "billing",
+                    "app.kubernetes.io/component": "migration",
+                },
+            },
+            "spec": { "suspend": true, "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "migrate", "image": "outbox.test/relay:1" }],
+            } } },
+        });
+        world.api::<Job>().create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+        let condition =
+            |type_: &str| json!({ "type": type_, "status": "True", "reason": "Old", "lastTransitionTime": at });
+        let failed =
+            json!({ "status": { "startTime": at, "conditions": [condition("FailureTarget"), condition("Failed")] } });
+        eventually("the Job has failed", || async {
+            let patched = world.api::<Job>().patch_status(&name, &PatchParams::default(), &Patch::Merge(&failed)).await;
+            patched.ok().map(|_| ())
+        })
+        .await;
+    }
+    let operator = world.operator();
+    world.relay("billing", |_| {}).await;
+    let next = format!("billing-migrate-{}-4", migrate::LATEST);
+    world.object::<Job>(&next, "the next attempt is made", |_| true).await;
+    eventually("the oldest is gone", || async {
+        let left = world.api::<Job>().list(&ListParams::default()).await.unwrap().items;
+        let mut names: Vec<_> = left.into_iter().filter_map(|job| job.metadata.name).collect();
+        names.sort();
+        (names == [next.as_str(), "old-2", "old-3"]).then_some(())
+    })
+    .await;
     operator.stop().await;
 }

@@ -1,6 +1,8 @@
 //! The documents that a relay's pods read: the relay and its policies, reduced to what pods read and what differs from the
 //! schema's defaults. So a scaling edit, or a newer operator that knows more fields, changes no hash and rolls no pod.
 
+use std::sync::OnceLock;
+
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
@@ -25,7 +27,7 @@ pub struct RelayDocuments {
 
 /// The documents of a relay's pods.
 pub fn for_pods(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> serde_json::Result<RelayDocuments> {
-    let mut spec = pruned::<OutboxRelay>(serde_json::to_value(&relay.spec)?);
+    let mut spec = pruned_relay(relay)?;
     remove(&mut spec, UNREAD);
     if let Some(database) = spec.get_mut("database") {
         remove(database, UNREAD_OF_DATABASE);
@@ -35,7 +37,7 @@ pub fn for_pods(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> serde_json:
     let mut documents =
         vec![document("OutboxRelay", relay.metadata.name.as_deref(), relay.metadata.namespace.as_deref(), &spec)];
     for policy in policies {
-        let spec = pruned::<DispatchPolicy>(serde_json::to_value(&policy.spec)?);
+        let spec = pruned_policy(policy)?;
         let (name, namespace) = (policy.metadata.name.as_deref(), policy.metadata.namespace.as_deref());
         documents.push(document("DispatchPolicy", name, namespace, &spec));
     }
@@ -44,7 +46,7 @@ pub fn for_pods(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> serde_json:
 
 /// The document of a migration Job: where the table is, and nothing else, so that a change of policy makes no new one.
 pub fn for_migration(relay: &OutboxRelay) -> serde_json::Result<RelayDocuments> {
-    let mut spec = pruned::<OutboxRelay>(serde_json::to_value(&relay.spec)?);
+    let mut spec = pruned_relay(relay)?;
     if let Value::Object(fields) = &mut spec {
         fields.retain(|field, _| field == "database");
     }
@@ -95,15 +97,29 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// A spec without the values that the schema of `K` gives by default.
-fn pruned<K: CustomResourceExt>(mut spec: Value) -> Value {
-    let schema = K::crd().spec.versions.into_iter().next().and_then(|version| version.schema);
-    let schema =
-        schema.and_then(|schema| schema.open_api_v3_schema).and_then(|schema| serde_json::to_value(schema).ok());
-    if let Some(schema) = schema.as_ref().and_then(|schema| schema.pointer("/properties/spec")) {
-        prune(&mut spec, schema);
-    }
-    spec
+/// The schema of a kind's spec. It never changes while the program runs, and making it costs a thousand times its use.
+fn spec_schema<K: CustomResourceExt>(kept: &'static OnceLock<Value>) -> &'static Value {
+    kept.get_or_init(|| {
+        let schema = K::crd().spec.versions.into_iter().next().and_then(|version| version.schema);
+        let schema = schema.and_then(|schema| serde_json::to_value(schema.open_api_v3_schema).ok()).unwrap_or_default();
+        schema.pointer("/properties/spec").cloned().unwrap_or_default()
+    })
+}
+
+/// A relay's spec without the values that its schema gives by default.
+fn pruned_relay(relay: &OutboxRelay) -> serde_json::Result<Value> {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    let mut spec = serde_json::to_value(&relay.spec)?;
+    prune(&mut spec, spec_schema::<OutboxRelay>(&SCHEMA));
+    Ok(spec)
+}
+
+/// A policy's spec without the values that its schema gives by default.
+fn pruned_policy(policy: &DispatchPolicy) -> serde_json::Result<Value> {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    let mut spec = serde_json::to_value(&policy.spec)?;
+    prune(&mut spec, spec_schema::<DispatchPolicy>(&SCHEMA));
+    Ok(spec)
 }
 
 fn prune(value: &mut Value, schema: &Value) {
