@@ -398,7 +398,12 @@ impl World {
         let status = json!({ "status": { "phase": "Running", "conditions": [condition("Ready"), condition("ContainersReady")] } });
         for pod in found {
             let name = pod.metadata.name.unwrap();
-            pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status.clone())).await.unwrap();
+            match pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status.clone())).await {
+                Ok(_) => {}
+                // It went meanwhile, as pods of a rollout do.
+                Err(kube::Error::Api(answer)) if answer.is_not_found() => {}
+                Err(error) => panic!("{error}"),
+            }
         }
     }
 }
