@@ -1,4 +1,12 @@
 //! Commands that need neither database nor cluster.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::too_many_lines,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 use std::{
     io::Write as _,

@@ -128,11 +128,9 @@ async fn a_held_destinations_rows_do_not_delay_another_destinations_row() {
     let mut world = World::new().await;
     let other = world.receiver.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
     world
-        .execute(&format!(
-            "INSERT INTO agent_outbox (tenant_id, operation, entity_id, idempotency_key, endpoint, payload) \
-             SELECT gen_random_uuid(), 'o', 'e', 'held-' || n, 'http://held.test/', '{{}}' FROM generate_series(1, 20000) n; \
-             INSERT INTO agent_outbox_destinations (scope, destination, held_until, reason) VALUES ('test/quick', 'http://held.test', now() + interval '1 hour', 'manual')"
-        ))
+        .execute("INSERT INTO agent_outbox (tenant_id, operation, entity_id, idempotency_key, endpoint, payload) \
+             SELECT gen_random_uuid(), 'o', 'e', 'held-' || n, 'http://held.test/', '{}' FROM generate_series(1, 20000) n; \
+             INSERT INTO agent_outbox_destinations (scope, destination, held_until, reason) VALUES ('test/quick', 'http://held.test', now() + interval '1 hour', 'manual')")
         .await;
     let _relay = world.relay().await;
     let id = world.insert("good", &format!("http://{other}/do/201"), "{}").await;

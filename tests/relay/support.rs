@@ -205,10 +205,10 @@ pub fn documents(relay: &str, policy: &str) -> String {
         let name = |line: &str| line.split(':').next().unwrap_or_default().trim().to_owned();
         let top: Vec<String> = given.lines().filter(|line| !line.starts_with([' ', '-'])).map(name).collect();
         for line in defaults.iter().filter(|line| !top.contains(&name(line))) {
-            lines.push_str(&format!("  {line}\n"));
+            lines.extend(["  ", line, "\n"]);
         }
         for line in given.lines() {
-            lines.push_str(&format!("  {line}\n"));
+            lines.extend(["  ", line, "\n"]);
         }
         lines
     };
