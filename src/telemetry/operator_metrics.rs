@@ -24,6 +24,23 @@ use crate::store::backlog::BacklogRows;
 /// Seconds of a visit: a look at a few objects up to a server that answers late.
 const DURATIONS: [f64; 9] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
+/// Why visits fail: all of them are there with 0 from the first scrape, so that the first failure is an increase.
+const FAILURES: [&str; 13] = [
+    "api",
+    "conflict",
+    "connection",
+    "deadline",
+    "decode",
+    "forbidden",
+    "internal",
+    "invalid",
+    "name_taken",
+    "not_found",
+    "server",
+    "throttled",
+    "undecodable",
+];
+
 /// A relay's labels.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct RelayLabels {
@@ -75,6 +92,9 @@ impl OperatorMetrics {
     pub fn register(registry: &mut Registry) -> std::sync::Arc<Self> {
         let durations = Histogram::new(DURATIONS);
         let metrics = Self { durations: Some(durations.clone()), ..Self::default() };
+        for reason in FAILURES {
+            drop(metrics.failures.get_or_create(&Failure { reason }));
+        }
         registry.register("outbox_reconciles", "Visits of relays", metrics.reconciles.clone());
         registry.register("outbox_reconcile_failures", "Visits of relays that failed", metrics.failures.clone());
         registry.register("outbox_writes", "Objects written to the API server, or tried", metrics.writes.clone());
@@ -273,6 +293,7 @@ mod tests {
             shown.contains(&up("0.0")) && !shown.iter().any(|line| line.starts_with("outbox_backlog_rows{")),
             "{shown:#?}"
         );
+        assert!(shown.contains(&"outbox_reconcile_failures_total{reason=\"forbidden\"} 0".to_owned()), "{shown:#?}");
         metrics.forget(&relay);
         assert!(!scrape(&registry).iter().any(|line| line.contains("billing")));
     }
