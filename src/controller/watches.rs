@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 use super::{
     Context, RelayKey,
     desired::names,
+    health,
     reconcile::{on_error, reconcile},
 };
 use crate::api::{DispatchPolicy, OutboxRelay};
@@ -106,7 +107,7 @@ impl Scope {
     fn watch<K>(
         &self,
         config: watcher::Config,
-    ) -> impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + use<K>
+    ) -> impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send + use<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
             + Clone
@@ -119,8 +120,8 @@ impl Scope {
             Some(namespace) => format!("{} in namespace {namespace}", resource::<K>()),
             None => resource::<K>(),
         };
-        let context = self.context.clone();
-        watcher(self.api::<K>(), config).inspect(move |item| context.health.watched(&resource, item)).default_backoff()
+        let events = watcher(self.api::<K>(), config).default_backoff();
+        health::noted(events, resource, self.context.health.clone(), health::SILENCE)
     }
 
     /// The relays themselves. Their status is not a reason for a visit: it is the operator's own word.
