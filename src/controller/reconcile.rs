@@ -210,12 +210,7 @@ fn known(rows: &BacklogRows) -> Backlog {
         in_flight: rows.in_flight,
         oldest_due_age: rows.oldest_due_age,
         saturated: rows.due_saturated,
-        drain_per_pod: scaling::drain_per_pod(
-            workers.drain_per_second,
-            workers.measured,
-            workers.in_hand,
-            workers.slots,
-        ),
+        drain_per_pod: scaling::drain_per_pod(workers.drain_per_second, workers.measured),
     }
 }
 

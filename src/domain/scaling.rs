@@ -171,15 +171,11 @@ pub fn decide(inputs: &Inputs) -> Decision {
     }
 }
 
-/// Rows that one pod could finish a second, from what pods measured. A pod that has little to do finishes little: what it
-/// could do is its rate times its slots over the rows in its hand (Little's law), and never less than its rate.
-#[expect(clippy::cast_precision_loss, reason = "counts of pods and rows in hand are far below 2^52")]
-pub fn drain_per_pod(drain_per_second: f64, pods: i64, in_hand: i64, slots: i64) -> Option<f64> {
-    if pods <= 0 || !drain_per_second.is_finite() || drain_per_second <= 0.0 {
-        return None;
-    }
-    let idle_slots = slots.max(1) as f64 / in_hand.clamp(1, slots.max(1)) as f64;
-    Some(drain_per_second / pods as f64 * idle_slots.max(1.0))
+/// Rows that one pod could finish a second: the mean of what pods have measured. They measure how long an attempt takes
+/// and not how many end, so a pod that has little to do is not taken for a slow one, nor for a fast one.
+#[expect(clippy::cast_precision_loss, reason = "counts of pods are far below 2^52")]
+pub fn drain_per_pod(drain_per_second: f64, pods: i64) -> Option<f64> {
+    (pods > 0 && drain_per_second.is_finite() && drain_per_second > 0.0).then(|| drain_per_second / pods as f64)
 }
 
 /// Pods at most that fit the connection budget: one pod's room is left for a rollout's surge, two connections for the
