@@ -149,8 +149,12 @@ fn one_effect_each(rows: &[Row], outside: &Outside) {
 async fn pods_go_when_the_backlog_is_gone(cluster: &Cluster) {
     eventually("the operator takes the pods away again", PATIENCE, async || cluster.all_ready(TENANT, MIN_PODS).await)
         .await;
-    let shown = cluster.columns().await.unwrap();
-    assert_eq!(shown["READY"], "True", "{shown:?}");
+    eventually("`kubectl get obr` shows a relay that is Ready", PATIENCE, async || {
+        let shown = cluster.columns().await?;
+        let at_rest = shown["READY"] == "True" && shown["REPLICAS"] == MIN_PODS.to_string() && shown["DUE"] == "0";
+        if at_rest { Ok(()) } else { Err(format!("{shown:?}")) }
+    })
+    .await;
 }
 
 /// Without the operator relays go on; without its release a relay goes; the definitions stay.
