@@ -128,7 +128,7 @@ impl Sampler {
             let fingerprint = target.fingerprint.clone();
             if let Some(entry) = state.relays.get_mut(relay) {
                 let moved = entry.target.fingerprint != fingerprint || entry.target.table != target.table;
-                if moved || entry.target.tenants != target.tenants {
+                if moved || entry.target.tenants != target.tenants || entry.target.scope != target.scope {
                     entry.next_at = now;
                 }
                 entry.target = target;
@@ -247,9 +247,9 @@ impl Inner {
             }
             let Some(target) = self.target(&relay, &fingerprint) else { continue };
             let result = match &db {
-                Some(db) => backlog::sample(db, &target.table, &target.tenants).await,
+                Some(db) => backlog::sample(db, &target.table, &target.scope, &target.tenants).await,
                 None => match Db::connect_lazy(&target.connect) {
-                    Ok(new) => backlog::sample(db.insert(new), &target.table, &target.tenants).await,
+                    Ok(new) => backlog::sample(db.insert(new), &target.table, &target.scope, &target.tenants).await,
                     Err(error) => Err(error),
                 },
             };

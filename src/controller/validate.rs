@@ -44,6 +44,8 @@ pub struct Target {
     pub fingerprint: String,
     /// The table.
     pub table: TableName,
+    /// Whose holds count.
+    pub scope: String,
     /// The tenants, if the relay serves only some.
     pub tenants: Vec<Uuid>,
 }
@@ -202,6 +204,7 @@ fn target(relay: &OutboxRelay, secrets: &Secrets) -> Result<Target, Finding> {
         connect,
         fingerprint,
         table: TableName::new(database.schema.clone(), database.table.clone()),
+        scope: crate::spec::scope(relay),
         tenants: relay.spec.tenants.iter().filter_map(|tenant| Uuid::parse_str(tenant).ok()).collect(),
     })
 }

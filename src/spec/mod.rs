@@ -10,7 +10,7 @@ mod rules;
 mod secrets;
 
 pub use document::{Documents, read};
-pub use relay::resolve;
+pub use relay::{resolve, scope};
 pub use rules::check as check_against_schema;
 pub use secrets::secret_refs;
 

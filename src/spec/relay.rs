@@ -6,14 +6,27 @@ use crate::{
     domain::settings::{LEASE_MARGIN, RelaySettings},
 };
 
+/// `namespace/name`, or the name alone.
+fn full_name(relay: &OutboxRelay) -> String {
+    let name = relay.metadata.name.clone().unwrap_or_default();
+    match &relay.metadata.namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name,
+    }
+}
+
+/// Whose holds a relay's are: its own, under its policy, for other credentials are another hold.
+pub fn scope(relay: &OutboxRelay) -> String {
+    match &relay.spec.policy_ref {
+        Some(policy) => format!("{}/{}", full_name(relay), policy.name),
+        None => full_name(relay),
+    }
+}
+
 /// Resolves a relay with the policies that are there. Returns every problem at once.
 pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<RelaySettings, Vec<Problem>> {
     let name = relay.metadata.name.clone().unwrap_or_default();
     let label = format!("OutboxRelay/{name}");
-    let full_name = match &relay.metadata.namespace {
-        Some(namespace) => format!("{namespace}/{name}"),
-        None => name,
-    };
     let spec = &relay.spec;
     let defaults = DispatchPolicySpec::default();
     let (policy_label, policy_spec) = match &spec.policy_ref {
@@ -56,11 +69,8 @@ pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<Relay
     };
     match policy {
         Some(policy) if problems.is_empty() => Ok(RelaySettings {
-            scope: match &spec.policy_ref {
-                Some(policy) => format!("{full_name}/{}", policy.name),
-                None => full_name.clone(),
-            },
-            name: full_name,
+            scope: scope(relay),
+            name: full_name(relay),
             tenants: spec.tenants.iter().map(|tenant| tenant.to_ascii_lowercase()).collect(),
             max_connections: spec.database.max_connections.unsigned_abs(),
             connection_budget: spec.database.connection_budget.unsigned_abs(),

@@ -4,6 +4,8 @@
 //! scrape is what makes monitoring the heaviest client of a queue. The statements are written for the two partial indexes
 //! of the migration: the claim index over rows that can still move, and the one over dead rows.
 
+mod held;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use sqlx::{AssertSqlSafe, Postgres, Row as _, Transaction};
@@ -79,13 +81,14 @@ pub struct Workers {
 }
 
 /// Looks at the table once, in one transaction, within a bounded time.
-pub async fn sample(db: &Db, table: &TableName, tenants: &[Uuid]) -> Result<BacklogSample, StoreError> {
+pub async fn sample(db: &Db, table: &TableName, scope: &str, tenants: &[Uuid]) -> Result<BacklogSample, StoreError> {
     db.bounded("sample the backlog", STATEMENT_TIMEOUT, async {
         let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
         let schema_version = migrate::version(&mut tx, table).await?;
         let rows = match schema_version {
-            Some(_) => Some(rows(&mut tx, table, tenants).await?),
-            None => None,
+            // An older table lacks what is counted here; its migration comes first.
+            Some(version) if version >= migrate::LATEST => Some(rows(&mut tx, table, scope, tenants).await?),
+            _ => None,
         };
         tx.commit().await.map_err(StoreError::sql("end the sample of the backlog"))?;
         Ok(BacklogSample { schema_version, rows })
@@ -96,10 +99,12 @@ pub async fn sample(db: &Db, table: &TableName, tenants: &[Uuid]) -> Result<Back
 async fn rows(
     tx: &mut Transaction<'static, Postgres>,
     table: &TableName,
+    scope: &str,
     tenants: &[Uuid],
 ) -> Result<BacklogRows, StoreError> {
     plan_by_index(tx).await?;
     let mut rows = live(tx, table, tenants).await?;
+    held::leave_out(tx, table, scope, tenants, &mut rows).await?;
     rows.dead = dead(tx, table, tenants).await?;
     rows.workers = workers(tx, table).await?;
     let others = [rows.uncertain_parked, rows.waiting + rows.in_flight + rows.uncertain_auto];

@@ -55,7 +55,7 @@ impl World {
 
     async fn sample(&self, tenants: &[&str]) -> BacklogSample {
         let tenants: Vec<Uuid> = tenants.iter().map(|tenant| tenant.parse().unwrap()).collect();
-        super::sample(&self.db, &self.table, &tenants).await.unwrap()
+        super::sample(&self.db, &self.table, "test", &tenants).await.unwrap()
     }
 }
 
@@ -147,8 +147,34 @@ async fn a_database_that_is_away_is_an_error_and_never_zero() {
     world.migrate().await;
     world.sample(&[]).await;
     world.server.stop().await.unwrap();
-    let error = super::sample(&world.db, &world.table, &[]).await.unwrap_err();
+    let error = super::sample(&world.db, &world.table, "test", &[]).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     world.server.restart().await.unwrap();
     assert_eq!(world.sample(&[]).await.rows, Some(BacklogRows::default()), "it comes back by itself");
+}
+
+#[tokio::test]
+async fn rc_17_rows_of_a_held_destination_are_not_due_until_its_hold_ends() {
+    let world = world(TableName::new("public", "agent_outbox")).await;
+    world.migrate().await;
+    world.insert(TENANT, 300, "pending", "now() - interval '1 minute'", "").await;
+    assert_eq!(world.sample(&[]).await.rows.unwrap().due, 300);
+    let hold = "INSERT INTO agent_outbox_destinations (scope, destination, held_until, reason) \
+                VALUES ('test', 'http://r.test', now() + interval '30 seconds', 'failing'), ('other', 'http://q.test', 'infinity', 'manual')";
+    sqlx::raw_sql(hold).execute(&world.pool).await.unwrap();
+    let rows = world.sample(&[TENANT]).await.rows.unwrap();
+    assert_eq!((rows.due, rows.waiting, rows.oldest_due_at_us, rows.oldest_due_age), (0, 300, None, None));
+    assert!(
+        rows.next_due_in.is_some_and(|due| due <= Duration::from_secs(30) && due > Duration::from_secs(20)),
+        "{rows:?}"
+    );
+    sqlx::raw_sql("UPDATE agent_outbox SET endpoint = 'http://q.test/' WHERE entity_id = '7'")
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    let rows = world.sample(&[]).await.rows.unwrap();
+    assert_eq!((rows.due, rows.waiting), (1, 299), "another relay's hold is not ours");
+    // A hold that is over lets a probe out: there is work.
+    sqlx::raw_sql("UPDATE agent_outbox_destinations SET held_until = now()").execute(&world.pool).await.unwrap();
+    assert_eq!(world.sample(&[]).await.rows.unwrap().due, 300);
 }
