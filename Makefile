@@ -11,8 +11,8 @@ help: ## Show these commands
 
 demo: ## The whole relay story in a minute, on a throwaway PostgreSQL
 	@hack/deps rust postgres
-	@$(CARGO) build --release --locked
-	@target/release/outbox demo
+	@$(CARGO) build --locked
+	@target/debug/outbox demo
 
 demo-cluster: ## The same story on Kubernetes: charts, custom resources, pods, scaling
 	@hack/demo-cluster
