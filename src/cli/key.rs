@@ -1,14 +1,11 @@
 //! `outbox key`: the idempotency key of an intent.
 
-use std::{io::Read, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Error, INVALID};
+use super::{Error, INVALID, input};
 use crate::domain::key::derive_key;
-
-/// Longest arguments that are read from standard input, in bytes: far above any payload a receiver takes.
-const MAX_ARGS_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Print the idempotency key of an intent.
 #[derive(Debug, Args)]
@@ -33,16 +30,9 @@ pub struct KeyArgs {
 impl KeyArgs {
     /// Prints the key. Exit code 2 when there is none.
     pub fn run(self) -> Result<ExitCode, Error> {
-        let args = if self.args == "-" {
-            let mut bytes = Vec::new();
-            std::io::stdin().take(MAX_ARGS_BYTES).read_to_end(&mut bytes)?;
-            let Ok(text) = String::from_utf8(bytes) else {
-                eprintln!("outbox: --args: standard input is not UTF-8");
-                return Ok(ExitCode::from(INVALID));
-            };
-            text
-        } else {
-            self.args
+        let args = match input::text_or_stdin("--args", self.args)? {
+            Ok(args) => args,
+            Err(code) => return Ok(code),
         };
         match derive_key(&self.tenant, &self.operation, &self.entity, self.version, &args) {
             Ok(key) => {

@@ -1,17 +1,24 @@
 //! The commands: one file a subcommand, each the composition root of what it runs.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "doc comments here are help texts, shown as they are")]
 
+mod cancel;
 mod controller;
 mod crd;
 mod database;
+mod dead;
 mod demo;
 mod documents;
+mod enqueue;
+mod input;
 mod key;
 mod migrate;
 mod policy;
 mod relay;
+mod rows;
 mod sandbox;
 mod signal;
+mod status;
+mod uncertain;
 
 use std::process::ExitCode;
 
@@ -28,6 +35,8 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// Wrong usage, or an invalid document.
 pub const INVALID: u8 = 2;
+/// Done in part, or refused: the reason per row is on standard error.
+pub const REFUSED: u8 = 3;
 
 /// Outbox relays: rows of a PostgreSQL table in, HTTP effects out, once each.
 #[derive(Debug, Parser)]
@@ -51,6 +60,18 @@ enum Command {
     Relay(relay::RelayArgs),
     /// Create or adopt the outbox table.
     Migrate(migrate::MigrateArgs),
+    /// Show the backlog by state and destination, the oldest due row, holds and the top errors.
+    Status(status::StatusArgs),
+    /// Look at dead rows and send them again, replace them or let them go.
+    #[command(subcommand)]
+    Dead(dead::DeadCommand),
+    /// Look at rows whose outcome nobody knows, and write down what you found out.
+    #[command(subcommand)]
+    Uncertain(uncertain::UncertainCommand),
+    /// Cancel rows that nobody can have executed.
+    Cancel(cancel::CancelArgs),
+    /// Insert a row, as an application does.
+    Enqueue(enqueue::EnqueueArgs),
     /// Print the idempotency key of an intent.
     Key(key::KeyArgs),
     /// Look into policy documents.
@@ -72,6 +93,11 @@ impl Cli {
             Command::Controller(args) => args.run().await,
             Command::Relay(args) => args.run().await,
             Command::Migrate(args) => args.run().await,
+            Command::Status(args) => args.run().await,
+            Command::Dead(command) => command.run().await,
+            Command::Uncertain(command) => command.run().await,
+            Command::Cancel(args) => args.run().await,
+            Command::Enqueue(args) => args.run().await,
             Command::Key(args) => args.run(),
             Command::Policy(command) => Ok(command.run()),
             Command::Crd(args) => args.run(),

@@ -10,6 +10,7 @@ mod connect;
 mod destinations;
 mod error;
 pub mod migrate;
+pub mod people;
 mod preflight;
 mod renew;
 mod settle;
