@@ -198,7 +198,10 @@ async fn a_worker_whose_row_was_taken_away_changes_nothing() {
         tokio::task::yield_now().await;
     }
     let refused = run(&world, &["cancel", &id.to_string()]);
-    assert_eq!((refused.code, refused.refusals()), (3, vec![format!("outbox: row {id} is in_flight").as_str()]));
+    assert_eq!(
+        (refused.code, refused.refusals()),
+        (3, vec![format!("outbox: row {id} is in_flight: see --allow-unknown").as_str()])
+    );
     let forced = run(&world, &["cancel", &id.to_string(), "--allow-unknown", "--note", "fraud", "--actor", "eve"]);
     assert_eq!((forced.code, forced.out.as_str()), (0, "1 row cancelled\n"));
     world.receiver.ledger().open_gate("answer");
@@ -226,6 +229,9 @@ async fn cancel_goes_over_its_ids_and_reports_each_refusal() {
     assert_eq!(answer.json()["refused"][0]["status"], "succeeded");
     assert_eq!(
         answer.refusals(),
-        [format!("outbox: row {done} is succeeded"), "outbox: row 987654: there is no such row".to_owned()]
+        [
+            format!("outbox: row {done} is succeeded: see --allow-unknown"),
+            "outbox: row 987654: there is no such row".to_owned()
+        ]
     );
 }

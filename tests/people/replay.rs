@@ -94,11 +94,8 @@ async fn rc_32_past_the_key_window_a_row_that_may_have_been_executed_is_refused(
     let [sure, unknown, stored, fresh] = doubts(&world).await;
     let answer = run(&world, &["dead", "replay", "--all", "--key-window", "1h"]);
     assert_eq!(answer.code, 3, "{answer:?}");
-    let refusal = |id| {
-        format!(
-            "outbox: row {id} may have been executed, and its key window is over: ask the receiver; see --accept-duplicate"
-        )
-    };
+    let refusal =
+        |id| format!("outbox: row {id} may have been executed, and its key window is over; see --accept-duplicate");
     assert_eq!(answer.refusals(), [refusal(unknown), refusal(stored)]);
     for (id, status) in [(sure, "pending"), (unknown, "dead"), (stored, "dead"), (fresh, "pending")] {
         assert_eq!(world.row(id).await.status, status, "row {id}");

@@ -53,15 +53,16 @@ pub fn reason(refused: &Refused, only: &str) -> String {
     match &refused.why {
         Why::NoSuchRow => format!("row {id}: there is no such row"),
         Why::State => format!("row {id} is {status}: only {only} rows move"),
-        Why::KeyWindow => format!(
-            "row {id} may have been executed, and its key window is over: ask the receiver; see --accept-duplicate"
-        ),
-        Why::MayHaveRun => format!(
-            "row {id} may have been executed, and a new key allows a second effect: ask the receiver; see --accept-duplicate"
-        ),
+        Why::KeyWindow => {
+            format!("row {id} may have been executed, and its key window is over; see --accept-duplicate")
+        }
+        Why::MayHaveRun => {
+            format!("row {id} may have been executed; a new key allows a second effect: see --accept-duplicate")
+        }
         Why::Changed => format!("row {id} was changed by somebody else meanwhile: look again"),
         Why::KeyTaken => format!("row {id}: another row has the new key already: was it revised before?"),
-        Why::Said(words) => words.clone(),
+        Why::Said(words) if matches!(status, "cancelled" | "superseded") => words.clone(),
+        Why::Said(words) => format!("{words}: see --allow-unknown"),
     }
 }
 

@@ -261,9 +261,7 @@ async fn errors(
         "SELECT status, left(reason, 64) AS reason, last_http_status, count(*) AS rows, max(left(last_error::text, 200)) AS example \
          FROM ({} UNION ALL {}) AS seen GROUP BY 1, 2, 3 ORDER BY count(*) DESC, 1, 2, 3 LIMIT $5",
         source("t.status = 'dead'"),
-        source(
-            "t.status IN ('pending', 'in_flight', 'uncertain') AND (t.reason IS NOT NULL OR t.last_error IS NOT NULL)"
-        ),
+        source("t.status IN ('pending', 'in_flight', 'uncertain') AND t.reason IS NOT NULL"),
     );
     let read = |error| StoreError::sql("count the errors")(error);
     let rows = query(sql, filter).bind(ERRORS).fetch_all(&mut **tx).await.map_err(read)?;
