@@ -110,8 +110,12 @@ pub fn after_attempt(
     settlement
 }
 
-/// Gives back a row whose attempt was not begun.
-pub fn release(row: &RowFacts) -> Settlement {
+/// Gives back a row whose attempt was not begun. A claim that found an expired lease is the only one to know of it: where
+/// the receiver does not deduplicate, the next one would take the row for one that a person wants sent again.
+pub fn release(policy: &Policy, row: &RowFacts) -> Settlement {
+    if row.lease_expired && !policy.receiver_enforces_keys {
+        return park(Reason::LEASE_EXPIRED).unsent(row);
+    }
     settle(waiting_status(row, false), Due::After(Duration::ZERO), None).unsent(row)
 }
 
@@ -201,7 +205,61 @@ fn settle(status: Status, due: Due, reason: Option<Reason>) -> Settlement {
 impl Settlement {
     /// Nothing was begun: the attempt is given back, and no clock has begun with it.
     fn unsent(self, row: &RowFacts) -> Self {
-        let clear_retry_since = row.attempts <= 1;
+        // An attempt that was a wait was given back too, but the row's age began with it.
+        let clear_retry_since = row.attempts <= 1 && row.retry_age.is_zero();
         Self { give_back_attempt: true, clear_first_dispatch: row.first_dispatch, clear_retry_since, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::api::{DispatchPolicy, OutboxRelay};
+
+    fn policy(receiver: &str) -> Policy {
+        let relay: OutboxRelay = serde_json::from_value(serde_json::json!({
+            "apiVersion": "outbox-operator.dev/v1alpha1", "kind": "OutboxRelay", "metadata": {"name": "r"},
+            "spec": {"database": {"urlSecretRef": {"name": "a", "key": "b"}}, "policyRef": {"name": "p"}}
+        }))
+        .unwrap();
+        let policy: DispatchPolicy = serde_json::from_value(serde_json::json!({
+            "apiVersion": "outbox-operator.dev/v1alpha1", "kind": "DispatchPolicy", "metadata": {"name": "p"},
+            "spec": {"idempotency": {"receiver": receiver}}
+        }))
+        .unwrap();
+        crate::spec::resolve(&relay, &[policy]).unwrap().policy
+    }
+
+    fn row() -> RowFacts {
+        RowFacts {
+            attempts: 1,
+            unknown_attempts: 0,
+            lease_expired: false,
+            answered_5xx: false,
+            first_dispatch: true,
+            retry_age: Duration::ZERO,
+            dispatch_age: Duration::ZERO,
+            expired: false,
+        }
+    }
+
+    #[test]
+    fn a_row_given_back_after_a_lost_worker_is_not_sent_again_where_nothing_deduplicates() {
+        let lost = RowFacts { attempts: 2, unknown_attempts: 1, lease_expired: true, first_dispatch: false, ..row() };
+        let parked = release(&policy("None"), &lost);
+        assert_eq!((parked.status, parked.due, parked.give_back_attempt), (Status::Uncertain, Due::Parked, true));
+        let again = release(&policy("Enforced"), &lost);
+        assert_eq!((again.status, again.due), (Status::Uncertain, Due::After(Duration::ZERO)));
+        let fresh = release(&policy("None"), &row());
+        assert_eq!((fresh.status, fresh.due), (Status::Pending, Due::After(Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_wait_keeps_the_rows_age_though_its_attempt_was_given_back() {
+        assert!(release(&policy("Enforced"), &row()).clear_retry_since);
+        let waited = RowFacts { retry_age: Duration::from_secs(9), ..row() };
+        assert!(!release(&policy("Enforced"), &waited).clear_retry_since);
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     domain::{
         hold::{self, Signal},
         judge::{self, Observation, Verdict},
+        row::RowFacts,
         settings::{History, LEASE_MARGIN},
         transition::{self, Plan, Settlement},
     },
@@ -28,7 +29,7 @@ pub async fn run(inner: Arc<Inner>, row: Claimed, claimed_at: Instant, begun: on
     let _ = begun.send(());
     let result = match slot {
         Some(_slot) => attempt(&inner, &row, claimed_at).await,
-        None => Some(unsent(transition::release(&row.facts))),
+        None => Some(unsent(transition::release(inner.relay.sender.policy(), &row.facts))),
     };
     let Some(result) = result else {
         // The lease was lost before the first byte: the row is somebody else's.
@@ -69,11 +70,13 @@ fn unsent(settlement: Settlement) -> Attempted {
 async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<Attempted> {
     let relay = &inner.relay;
     let policy = relay.sender.policy();
-    if let Plan::Settle(settlement) = transition::before_send(policy, &row.facts) {
+    // A row that waited for its slot is older than its claim says.
+    let waited = RowFacts { dispatch_age: row.facts.dispatch_age + claimed_at.elapsed(), ..row.facts.clone() };
+    if let Plan::Settle(settlement) = transition::before_send(policy, &waited) {
         return Some(unsent(settlement));
     }
     if !lease_covers_attempt(inner, row).await? {
-        return Some(unsent(transition::release(&row.facts)));
+        return Some(unsent(transition::release(policy, &row.facts)));
     }
     let request = RowRequest {
         tenant: &row.tenant,

@@ -6,11 +6,12 @@ use std::{
 };
 
 use outbox_operator::{
-    domain::{hold::HoldPolicy, transition},
+    domain::{hold::HoldPolicy, settings::Policy, transition},
+    spec,
     store::{self, Caps, ClaimRequest, Claimed, Db, SettleRow, Signals},
 };
 
-use crate::support::{World, table};
+use crate::support::{World, documents, table};
 
 async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration) -> Vec<Claimed> {
     let request = ClaimRequest {
@@ -37,11 +38,16 @@ async fn claim(db: &Db, limit: usize, lease: Duration) -> Vec<Claimed> {
     claim_of(db, &[], limit, lease).await
 }
 
+fn policy() -> Policy {
+    let documents = spec::read([("relay.yaml", documents("", "").as_str())]).unwrap();
+    spec::resolve(&documents.relays[0], &documents.policies).unwrap().policy
+}
+
 fn released(row: &Claimed) -> SettleRow {
     SettleRow {
         id: row.id,
         token: row.token,
-        settlement: transition::release(&row.facts),
+        settlement: transition::release(&policy(), &row.facts),
         last_error: None,
         http_status: None,
         record: None,
