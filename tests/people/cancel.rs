@@ -3,7 +3,7 @@
 use sqlx::{Postgres, Row as _, Transaction, postgres::PgDatabaseError};
 
 use crate::{
-    help::{Made, history, row_in, run},
+    help::{Made, history, row_in, run, text},
     support::World,
 };
 
@@ -73,6 +73,7 @@ async fn allow_unknown_takes_any_row_back_and_says_what_it_was() {
             let row = world.row(id).await;
             assert_eq!(row.end(), (word, Some(format!("was_{status}").as_str())));
             assert_eq!((row.unknown_attempts, row.claimed_by), (unknown, None));
+            assert_eq!(text(&world, id, "claim_token").await, None, "whoever held the row cannot write to it any more");
             let record = &history(&world, id).await[0];
             assert_eq!((record["forced"].as_bool(), record["status_before"].as_str()), (Some(true), Some(status)));
             let maybe = format!("SELECT may_have_executed::int::bigint FROM agent_outbox_intents WHERE id = {id}");
