@@ -75,6 +75,8 @@ impl Reason {
     pub const EXHAUSTED: Self = Self(Cow::Borrowed("exhausted"));
     /// The receiver has forgotten the key by now.
     pub const KEY_WINDOW: Self = Self(Cow::Borrowed("key_window"));
+    /// An earlier attempt may have been executed, and by now the policy says that the receiver does not deduplicate.
+    pub const IN_DOUBT: Self = Self(Cow::Borrowed("in_doubt"));
     /// A worker's lease ran out while it held the row.
     pub const LEASE_EXPIRED: Self = Self(Cow::Borrowed("lease_expired"));
     /// No answer in time, after bytes may have left.
@@ -138,6 +140,8 @@ pub struct RowFacts {
     pub unknown_attempts: u32,
     /// This claim found the row held by a worker whose lease had run out.
     pub lease_expired: bool,
+    /// This claim found the row uncertain: an earlier attempt may have been executed, and no person has spoken since.
+    pub in_doubt: bool,
     /// An earlier attempt was answered 5xx, so the receiver may have stored that answer under the key.
     pub answered_5xx: bool,
     /// This attempt is the first whose bytes may leave.

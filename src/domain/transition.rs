@@ -71,8 +71,8 @@ pub fn before_send(policy: &Policy, row: &RowFacts) -> Plan {
     if row.expired {
         return Plan::Settle(end(policy, row, Reason::EXPIRED, Doubt::Stays).unsent(row));
     }
-    if row.lease_expired && !policy.receiver_enforces_keys {
-        return Plan::Settle(park(Reason::LEASE_EXPIRED).unsent(row));
+    if let Some(reason) = may_not_be_repeated(policy, row) {
+        return Plan::Settle(park(reason).unsent(row));
     }
     if row.attempts > policy.max_attempts {
         return Plan::Settle(end(policy, row, Reason::EXHAUSTED, Doubt::Stays).unsent(row));
@@ -110,13 +110,23 @@ pub fn after_attempt(
     settlement
 }
 
-/// Gives back a row whose attempt was not begun. A claim that found an expired lease is the only one to know of it: where
-/// the receiver does not deduplicate, the next one would take the row for one that a person wants sent again.
+/// Gives back a row whose attempt was not begun. A claim that found an open doubt is the only one to know of it: where the
+/// receiver does not deduplicate, the next one would take the row for one that a person wants sent.
 pub fn release(policy: &Policy, row: &RowFacts) -> Settlement {
-    if row.lease_expired && !policy.receiver_enforces_keys {
-        return park(Reason::LEASE_EXPIRED).unsent(row);
+    if let Some(reason) = may_not_be_repeated(policy, row) {
+        return park(reason).unsent(row);
     }
-    settle(waiting_status(row, false), Due::After(Duration::ZERO), None).unsent(row)
+    settle(waiting_status(policy, row), Due::After(Duration::ZERO), None).unsent(row)
+}
+
+/// Why a row is not sent to a receiver that does not deduplicate unless a person wants it (which makes it pending): the
+/// outcome of an attempt is unknown. An uncertain row was scheduled while the policy still said otherwise.
+fn may_not_be_repeated(policy: &Policy, row: &RowFacts) -> Option<Reason> {
+    match (policy.receiver_enforces_keys, row.lease_expired, row.in_doubt) {
+        (true, _, _) | (false, false, false) => None,
+        (false, true, _) => Some(Reason::LEASE_EXPIRED),
+        (false, false, true) => Some(Reason::IN_DOUBT),
+    }
 }
 
 fn wait(policy: &Policy, row: &RowFacts, reason: &Reason, stated: Option<Duration>, random: f64) -> Settlement {
@@ -128,7 +138,7 @@ fn wait(policy: &Policy, row: &RowFacts, reason: &Reason, stated: Option<Duratio
         Some(stated) => retry_after::wait(stated, cap, random),
         None => policy.backoff.max_delay(1),
     };
-    let next = settle(waiting_status(row, false), Due::After(delay), Some(reason.clone()));
+    let next = settle(waiting_status(policy, row), Due::After(delay), Some(reason.clone()));
     Settlement { give_back_attempt: true, wait: true, ..next }
 }
 
@@ -139,7 +149,7 @@ fn retry(policy: &Policy, row: &RowFacts, reason: &Reason, at_least: Option<Dura
     let own = policy.backoff.delay(row.attempts, random);
     let stated = at_least.map(|stated| retry_after::wait(stated, policy.retry_after_cap.unwrap_or(stated), random));
     let delay = stated.map_or(own, |stated| stated.max(own));
-    settle(waiting_status(row, false), Due::After(delay), Some(reason.clone()))
+    settle(waiting_status(policy, row), Due::After(delay), Some(reason.clone()))
 }
 
 fn uncertain(policy: &Policy, row: &RowFacts, reason: &Reason, random: f64) -> Settlement {
@@ -182,9 +192,10 @@ fn park(reason: Reason) -> Settlement {
     settle(Status::Uncertain, Due::Parked, Some(reason))
 }
 
-/// A row that waits says so, and says whether an attempt of it may have been executed.
-fn waiting_status(row: &RowFacts, unknown: bool) -> Status {
-    if row.unknown_attempts > 0 || unknown { Status::Uncertain } else { Status::Pending }
+/// A row that waits says so, and says whether an attempt of it may have been executed. Where the receiver does not
+/// deduplicate, such a row waits only because a person had it sent again, so the doubt is not left to the next claim.
+fn waiting_status(policy: &Policy, row: &RowFacts) -> Status {
+    if row.unknown_attempts > 0 && policy.receiver_enforces_keys { Status::Uncertain } else { Status::Pending }
 }
 
 fn settle(status: Status, due: Due, reason: Option<Reason>) -> Settlement {
@@ -208,58 +219,5 @@ impl Settlement {
         // An attempt that was a wait was given back too, but the row's age began with it.
         let clear_retry_since = row.attempts <= 1 && row.retry_age.is_zero();
         Self { give_back_attempt: true, clear_first_dispatch: row.first_dispatch, clear_retry_since, ..self }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::api::{DispatchPolicy, OutboxRelay};
-
-    fn policy(receiver: &str) -> Policy {
-        let relay: OutboxRelay = serde_json::from_value(serde_json::json!({
-            "apiVersion": "outbox-operator.dev/v1alpha1", "kind": "OutboxRelay", "metadata": {"name": "r"},
-            "spec": {"database": {"urlSecretRef": {"name": "a", "key": "b"}}, "policyRef": {"name": "p"}}
-        }))
-        .unwrap();
-        let policy: DispatchPolicy = serde_json::from_value(serde_json::json!({
-            "apiVersion": "outbox-operator.dev/v1alpha1", "kind": "DispatchPolicy", "metadata": {"name": "p"},
-            "spec": {"idempotency": {"receiver": receiver}}
-        }))
-        .unwrap();
-        crate::spec::resolve(&relay, &[policy]).unwrap().policy
-    }
-
-    fn row() -> RowFacts {
-        RowFacts {
-            attempts: 1,
-            unknown_attempts: 0,
-            lease_expired: false,
-            answered_5xx: false,
-            first_dispatch: true,
-            retry_age: Duration::ZERO,
-            dispatch_age: Duration::ZERO,
-            expired: false,
-        }
-    }
-
-    #[test]
-    fn a_row_given_back_after_a_lost_worker_is_not_sent_again_where_nothing_deduplicates() {
-        let lost = RowFacts { attempts: 2, unknown_attempts: 1, lease_expired: true, first_dispatch: false, ..row() };
-        let parked = release(&policy("None"), &lost);
-        assert_eq!((parked.status, parked.due, parked.give_back_attempt), (Status::Uncertain, Due::Parked, true));
-        let again = release(&policy("Enforced"), &lost);
-        assert_eq!((again.status, again.due), (Status::Uncertain, Due::After(Duration::ZERO)));
-        let fresh = release(&policy("None"), &row());
-        assert_eq!((fresh.status, fresh.due), (Status::Pending, Due::After(Duration::ZERO)));
-    }
-
-    #[test]
-    fn a_wait_keeps_the_rows_age_though_its_attempt_was_given_back() {
-        assert!(release(&policy("Enforced"), &row()).clear_retry_since);
-        let waited = RowFacts { retry_age: Duration::from_secs(9), ..row() };
-        assert!(!release(&policy("Enforced"), &waited).clear_retry_since);
     }
 }

@@ -233,6 +233,7 @@ fn decode(row: &PgRow, token: Uuid, held_until: Instant) -> Result<Claimed, sqlx
             attempts: count("attempts")?,
             unknown_attempts: count("unknown_attempts")?,
             lease_expired: row.try_get("lease_expired")?,
+            in_doubt: row.try_get("in_doubt")?,
             answered_5xx: row.try_get("answered_5xx")?,
             first_dispatch: row.try_get("first_dispatch")?,
             retry_age: millis("retry_age_ms")?,

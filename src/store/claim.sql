@@ -10,6 +10,7 @@ due AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id,
                status = 'in_flight' AS lease_expired,
+               status = 'uncertain' AS in_doubt,
                first_dispatch_at IS NULL AS first_dispatch
         FROM {table}
         WHERE status IN ('pending', 'in_flight', 'uncertain')
@@ -24,7 +25,7 @@ due AS MATERIALIZED (
     UNION ALL
     SELECT nameless.*
     FROM (
-        SELECT id, status = 'in_flight', first_dispatch_at IS NULL
+        SELECT id, status = 'in_flight', status = 'uncertain', first_dispatch_at IS NULL
         FROM {table}
         WHERE status IN ('pending', 'in_flight', 'uncertain')
           AND destination IS NULL
@@ -64,6 +65,7 @@ RETURNING t.id,
           t.attempts,
           t.unknown_attempts,
           due.lease_expired,
+          due.in_doubt,
           due.first_dispatch,
           t.answered_5xx,
           coalesce(t.expires_at <= now(), false) AS expired,
