@@ -99,8 +99,7 @@ pub fn after_attempt(
         Verdict::Retry { reason, at_least } => retry(policy, row, reason, *at_least, random),
         Verdict::Uncertain { reason } => uncertain(policy, row, reason, random),
         Verdict::Dead { reason } => {
-            let answered = matches!(seen, Observation::Answer(_));
-            let doubt = if answered && *reason == Reason::REJECTED { Doubt::Settled } else { Doubt::Stays };
+            let doubt = if *reason == Reason::REJECTED && refuses_key(seen) { Doubt::Settled } else { Doubt::Stays };
             end(policy, row, reason.clone(), doubt)
         }
     };
@@ -136,7 +135,8 @@ fn wait(policy: &Policy, row: &RowFacts, reason: &Reason, stated: Option<Duratio
     let cap = policy.retry_after_cap.unwrap_or(Duration::ZERO);
     let delay = match stated {
         Some(stated) => retry_after::wait(stated, cap, random),
-        None => policy.backoff.max_delay(1),
+        // A schedule may begin with no time at all, and nothing counts how often.
+        None => policy.backoff.max_delay(1).max(retry_after::MIN_WAIT),
     };
     let next = settle(waiting_status(policy, row), Due::After(delay), Some(reason.clone()));
     Settlement { give_back_attempt: true, wait: true, ..next }
@@ -166,6 +166,13 @@ fn uncertain(policy: &Policy, row: &RowFacts, reason: &Reason, random: f64) -> S
 
 fn used_up(policy: &Policy, row: &RowFacts) -> bool {
     row.attempts >= policy.max_attempts || row.retry_age >= policy.max_age
+}
+
+/// Whether the answer is the receiver's word on the key itself: by 4xx or, where the policy's rules read it so, by 2xx. What
+/// stands before the receiver (a login, a limit, a broken proxy) knows nothing of an earlier attempt.
+fn refuses_key(seen: &Observation) -> bool {
+    matches!(seen, Observation::Answer(answer)
+        if matches!(answer.status, 200..=299 | 400..=499) && !matches!(answer.status, 401 | 403 | 408 | 409 | 425 | 429))
 }
 
 fn window_is_over(policy: &Policy, row: &RowFacts) -> bool {
