@@ -158,3 +158,6 @@ fn classified(rule: &ClassifyRule, answer: &Answer) -> Verdict {
         Classified::Dead => Verdict::Dead { reason: reason(Reason::REJECTED) },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,8 @@ pub mod judge;
 pub mod key;
 pub mod retry_after;
 pub mod row;
+#[cfg(test)]
+mod samples;
 pub mod scaling;
 pub mod settings;
 pub mod share;

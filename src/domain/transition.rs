@@ -228,3 +228,6 @@ impl Settlement {
         Self { give_back_attempt: true, clear_first_dispatch: row.first_dispatch, clear_retry_since, ..self }
     }
 }
+
+#[cfg(test)]
+mod tests;
