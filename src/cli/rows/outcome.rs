@@ -27,6 +27,7 @@ pub fn report(
     }
     match output {
         Output::Table if done.moved.is_empty() && error.is_some() => {}
+        Output::Table if done.moved.is_empty() => super::super::print("no row moved\n"),
         Output::Table => super::super::print(&format!("{}\n", said(&rows(done.moved.len())))),
         _ => {
             let refused: Vec<_> = done
