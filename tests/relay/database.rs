@@ -1,16 +1,13 @@
 //! Databases that fail over, fall silent, end their sessions, or sit behind a pooler.
 
-use std::{
-    net::TcpListener,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
-    process::{Child, Command, Stdio},
-    time::Instant,
-};
+use std::time::Instant;
 
 use outbox_operator::demo::{PostgresOptions, ThrowawayPostgres};
-use sqlx::PgPool;
 
-use crate::support::{PATIENCE, Relay, World};
+use crate::{
+    pooler::Pooler,
+    support::{PATIENCE, Relay, World},
+};
 
 /// A world on a server of its own, to be stopped and frozen.
 async fn alone() -> (World, ThrowawayPostgres) {
@@ -127,69 +124,10 @@ async fn rc_45_no_session_is_idle_in_a_transaction_while_requests_run_and_connec
     world.all_ended().await;
 }
 
-/// PgBouncer in transaction mode with two server connections, in front of a world's database.
-struct Pooler {
-    child: Child,
-    url: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Pooler {
-    async fn start(world: &World) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let behind = url::Url::parse(&world.url).unwrap();
-        let (file, users) = (folder.path().join("pgbouncer.ini"), folder.path().join("users.txt"));
-        std::fs::write(&users, format!("\"{}\" \"\"\n", behind.username())).unwrap();
-        std::fs::write(
-            &file,
-            format!(
-                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-                 auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 100\n",
-                behind.port().unwrap(),
-                users.display()
-            ),
-        )
-        .unwrap();
-        let program =
-            ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| std::path::Path::new(path).exists());
-        let mut command = Command::new(program.expect("pgbouncer is needed: hack/deps pgbouncer"));
-        command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // It refuses to run as root.
-        if std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
-            command.uid(65534).gid(65534);
-        }
-        let child = command.spawn().unwrap();
-        let mut url = behind.clone();
-        url.set_port(Some(port)).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while PgPool::connect_lazy_with(
-            outbox_operator::store::ConnectSettings { url: url.to_string(), ..world.connect_settings() }
-                .options()
-                .unwrap(),
-        )
-        .acquire()
-        .await
-        .is_err()
-        {
-            assert!(Instant::now() < deadline, "pgbouncer never answered");
-        }
-        Self { child, url: url.to_string(), _folder: folder }
-    }
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test]
 async fn rc_14_two_relays_deliver_through_pgbouncer_in_transaction_mode() {
     let world = World::new().await;
-    let pooler = Pooler::start(&world).await;
+    let pooler = Pooler::start(&world, 2).await;
     for number in 0..500 {
         world.insert_script(&format!("row-{number}"), if number % 5 == 0 { "500,201" } else { "201" }).await;
     }

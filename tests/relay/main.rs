@@ -16,6 +16,7 @@ mod documents;
 mod fencing;
 mod metrics;
 mod migration;
+mod pooler;
 mod processes;
 mod support;
 mod verdicts;
