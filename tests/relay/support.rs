@@ -311,8 +311,9 @@ impl Relay {
         let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                if let Some(address) = line.split("address=").nth(1) {
-                    let _ = found.send(address.split_whitespace().next().unwrap().to_owned());
+                // As text or as JSON.
+                if let Some(address) = line.split("address=").nth(1).or(line.split("\"address\":\"").nth(1)) {
+                    let _ = found.send(address.split([' ', '"']).next().unwrap().to_owned());
                 }
                 kept.lock().unwrap().push(line);
             }

@@ -10,13 +10,16 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod adoption;
 mod census;
 mod database_wire;
 mod http_wire;
 mod kill_sweep;
+mod neighbours;
 #[path = "../relay/pooler.rs"]
 mod pooler;
 mod report;
+mod secrets;
 #[allow(dead_code, clippy::pedantic, reason = "the helpers of the relay, of which these tests use a part")]
 #[path = "../relay/support.rs"]
 mod support;
