@@ -3,6 +3,7 @@
 //! Derive only: no behaviour, no validation beyond the schema and its CEL rules, no I/O. What a document means
 //! is decided in [`crate::spec`], which turns these types into the validated ones of [`crate::domain`].
 
+mod byte_quantity;
 mod definition;
 mod duration;
 mod policy;
@@ -10,6 +11,7 @@ mod reference;
 mod relay;
 mod status;
 
+pub use byte_quantity::{ByteQuantity, ByteQuantityError};
 pub use definition::definition;
 pub use duration::{Duration, DurationError};
 pub use policy::{

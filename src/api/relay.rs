@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, OutboxRelayStatus, PolicyRef, SecretKeyRef, duration::cel_duration};
+use super::{ByteQuantity, Duration, OutboxRelayStatus, PolicyRef, SecretKeyRef, duration::cel_duration};
 
 /// A relay that sends the due rows of one outbox table.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +63,12 @@ pub struct OutboxRelaySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub claim_batch: Option<i32>,
+    /// Memory for payloads per pod. Those above 128Ki are loaded when their turn comes, as far as they fit in seven eighths of
+    /// it, which must hold the policy's `request.maxBodyBytes`.
+    #[serde(default = "default_memory_budget")]
+    #[x_kube(validation = Rule::new("quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('64Gi')) <= 0")
+        .message("memoryBudget must lie between 1Mi and 64Gi"))]
+    pub memory_budget: ByteQuantity,
     /// How long a claimed row belongs to its pod. Longer than the policy's `timeouts.total` and a margin of 2s.
     #[serde(default = "default_lease_duration")]
     #[x_kube(validation = Rule::new(concat!(cel_duration!("self"), " >= duration('2s') && ", cel_duration!("self"), " <= duration('24h')"))
@@ -97,6 +103,10 @@ pub struct OutboxRelaySpec {
 
 fn default_concurrency() -> i32 {
     64
+}
+
+fn default_memory_budget() -> ByteQuantity {
+    ByteQuantity::from_mebibytes(128)
 }
 
 fn default_lease_duration() -> Duration {
@@ -295,7 +305,7 @@ pub struct PodOverrides {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub env: Vec<EnvVar>,
-    /// Requests and limits of the container; unset: requests of 20m CPU and 32Mi, a limit of 256Mi of memory.
+    /// Requests and limits of the container; unset: requests of 20m CPU and 32Mi, a limit of `memoryBudget` and 128Mi of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// Labels that a node must have.

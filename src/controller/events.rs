@@ -31,6 +31,7 @@ const WORTH_AN_EVENT: &[&str] = &[
     "PolicyNotFound",
     "PolicyInvalid",
     "LeaseTooShort",
+    "MemoryBudgetTooSmall",
     "Invalid",
     "DatabaseInvalid",
     "DatabaseUnreachable",

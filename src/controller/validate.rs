@@ -123,7 +123,14 @@ fn pods(
 }
 
 fn pod_plan(relay: &OutboxRelay, owner: &Owner, documents: RelayDocuments, secrets: BTreeSet<SecretKeyRef>) -> PodPlan {
-    PodPlan { owner: owner.clone(), image: String::new(), documents, secrets, template: relay.spec.template.clone() }
+    PodPlan {
+        owner: owner.clone(),
+        image: String::new(),
+        documents,
+        secrets,
+        memory_budget: relay.spec.memory_budget,
+        template: relay.spec.template.clone(),
+    }
 }
 
 fn serialised(documents: serde_json::Result<RelayDocuments>) -> Result<RelayDocuments, Finding> {

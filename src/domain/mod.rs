@@ -8,6 +8,7 @@ pub mod hold;
 pub mod json_pointer;
 pub mod judge;
 pub mod key;
+pub mod memory;
 pub mod retry_after;
 pub mod row;
 #[cfg(test)]

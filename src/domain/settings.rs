@@ -24,6 +24,8 @@ pub struct RelaySettings {
     pub concurrency: usize,
     /// Rows per claim at most; `None`: what is free.
     pub claim_batch: Option<usize>,
+    /// Bytes of payloads in memory.
+    pub memory_budget: u64,
     /// How long a claimed row belongs to its pod.
     pub lease: Duration,
     /// How often an empty table is asked again.

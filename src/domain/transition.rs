@@ -118,6 +118,15 @@ pub fn release(policy: &Policy, row: &RowFacts) -> Settlement {
     settle(waiting_status(policy, row), Due::After(Duration::ZERO), None).unsent(row)
 }
 
+/// Gives back a row for which there is no room yet, to be claimed anew after `delay`.
+pub fn put_off(policy: &Policy, row: &RowFacts, delay: Duration) -> Settlement {
+    let released = release(policy, row);
+    match released.due {
+        Due::After(_) => Settlement { due: Due::After(delay), ..released },
+        Due::Ended | Due::Parked => released,
+    }
+}
+
 /// Why a row is not sent to a receiver that does not deduplicate unless a person wants it (which makes it pending): the
 /// outcome of an attempt is unknown. An uncertain row was scheduled while the policy still said otherwise.
 fn may_not_be_repeated(policy: &Policy, row: &RowFacts) -> Option<Reason> {

@@ -10,5 +10,5 @@ mod request;
 mod resolver;
 mod sender;
 
-pub use request::RowRequest;
+pub use request::{Body, RowRequest};
 pub use sender::{Credentials, SendError, Sender, Sent};

@@ -7,8 +7,8 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use sha2::{Digest, Sha256};
 
 use crate::domain::{
     destination::Endpoint,
@@ -48,13 +48,22 @@ pub struct RowRequest<'a> {
     /// The endpoint.
     pub endpoint: &'a str,
     /// The body.
-    pub payload: &'a str,
-    /// SHA-256 of the payload as it was when first claimed.
-    pub payload_hash: &'a [u8],
+    pub body: Body,
     /// Extra headers as JSON text.
     pub headers: Option<&'a str>,
     /// Which attempt this is.
     pub attempt: u32,
+}
+
+/// A row's payload, or why it is not sent.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// What it was at the row's first attempt.
+    Unchanged(Bytes),
+    /// It was edited since.
+    Changed,
+    /// It has so many bytes, more than the policy allows, and was not loaded.
+    TooLarge(u64),
 }
 
 /// Checks everything that can be known before a connection is opened.
@@ -79,19 +88,7 @@ pub fn build(
     endpoint: &Endpoint,
     row: &RowRequest<'_>,
 ) -> Result<reqwest::Request, Observation> {
-    if row.payload.len() > policy.max_body_bytes {
-        return Err(invalid(format!(
-            "the payload has {} bytes and request.maxBodyBytes is {}",
-            row.payload.len(),
-            policy.max_body_bytes
-        )));
-    }
-    if Sha256::digest(row.payload.as_bytes()).as_slice() != row.payload_hash {
-        return Err(invalid(
-            "the payload was changed after its first attempt: a revised intent needs a row and a key of its own"
-                .to_owned(),
-        ));
-    }
+    let body = body(policy, &row.body)?;
     let mut headers = HeaderMap::new();
     for (name, value) in &policy.headers {
         headers.insert(parse_name(name)?, parse_value(name, value)?);
@@ -116,8 +113,23 @@ pub fn build(
         Method::from_bytes(policy.method.as_bytes()).map_err(|_| invalid("the method is unknown".to_owned()))?;
     let mut request = reqwest::Request::new(method, endpoint.url().clone());
     *request.headers_mut() = headers;
-    *request.body_mut() = Some(row.payload.to_owned().into());
+    *request.body_mut() = Some(body.into());
     Ok(request)
+}
+
+fn body(policy: &RequestPolicy, body: &Body) -> Result<Bytes, Observation> {
+    let too_large = |bytes: u64| {
+        invalid(format!("the payload has {bytes} bytes and request.maxBodyBytes is {}", policy.max_body_bytes))
+    };
+    match body {
+        Body::Unchanged(bytes) if bytes.len() > policy.max_body_bytes => Err(too_large(bytes.len() as u64)),
+        Body::Unchanged(bytes) => Ok(bytes.clone()),
+        Body::TooLarge(bytes) => Err(too_large(*bytes)),
+        Body::Changed => Err(invalid(
+            "the payload was changed after its first attempt: a revised intent needs a row and a key of its own"
+                .to_owned(),
+        )),
+    }
 }
 
 /// `Authorization: Basic`, marked sensitive.

@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Instant};
 use rand::RngExt;
 use tokio::sync::oneshot;
 
-use super::{Inner, database_time, settler};
+use super::{
+    Inner, database_time,
+    memory::{self, Turn},
+    settler,
+};
 use crate::{
     domain::{
         hold::{self, Signal},
@@ -14,24 +18,14 @@ use crate::{
         settings::{History, LEASE_MARGIN},
         transition::{self, Plan, Settlement},
     },
-    http::RowRequest,
+    http::{Body, RowRequest},
     store::{self, AttemptRecord, Claimed, SettleRow},
 };
 
 /// Waits for a slot, makes the attempt, and hands its result to the settler. `begun` tells the claimer that the row waits
 /// no more.
-pub async fn run(inner: Arc<Inner>, row: Claimed, claimed_at: Instant, begun: oneshot::Sender<()>) {
-    let slot = tokio::select! {
-        biased;
-        () = inner.stop.cancelled() => None,
-        slot = Arc::clone(&inner.slots).acquire_owned() => slot.ok(),
-    };
-    let _ = begun.send(());
-    let result = match slot {
-        Some(_slot) => attempt(&inner, &row, claimed_at).await,
-        None => Some(unsent(transition::release(inner.relay.sender.policy(), &row.facts))),
-    };
-    let Some(result) = result else {
+pub async fn run(inner: Arc<Inner>, mut row: Claimed, claimed_at: Instant, begun: oneshot::Sender<()>) {
+    let Some(result) = begin(&inner, &mut row, claimed_at, begun).await else {
         // The lease was lost before the first byte: the row is somebody else's.
         inner.relay.metrics.lease_lost.inc();
         inner.hand.let_go(row.id, row.token);
@@ -53,6 +47,34 @@ pub async fn run(inner: Arc<Inner>, row: Claimed, claimed_at: Instant, begun: on
     let _ = inner.results.send(settler::Result::Settle(Box::new(settle))).await;
 }
 
+/// Gets what the attempt needs, payload and slot, and makes it. `None`: the lease was lost before the first byte.
+async fn begin(inner: &Inner, row: &mut Claimed, claimed_at: Instant, begun: oneshot::Sender<()>) -> Option<Attempted> {
+    let policy = inner.relay.sender.policy();
+    let mut begun = Some(begun);
+    let body = match row.payload.take() {
+        Some(payload) => memory::small_body(payload, row.payload_hash.as_deref()),
+        // Not loaded for nothing.
+        None => match plan(inner, row, claimed_at) {
+            Plan::Settle(settlement) => return Some(unsent(settlement)),
+            Plan::Send => match inner.memory.body(inner, row, &mut begun).await {
+                Turn::Come(body) => body,
+                Turn::PutOff(delay) => return Some(unsent(transition::put_off(policy, &row.facts, delay))),
+                Turn::Lost => return None,
+            },
+        },
+    };
+    let slot = tokio::select! {
+        biased;
+        () = inner.stop.cancelled() => None,
+        slot = Arc::clone(&inner.slots).acquire_owned() => slot.ok(),
+    };
+    drop(begun);
+    match slot {
+        Some(_slot) => attempt(inner, row, body, claimed_at).await,
+        None => Some(unsent(transition::release(policy, &row.facts))),
+    }
+}
+
 struct Attempted {
     settlement: Settlement,
     last_error: Option<String>,
@@ -67,12 +89,16 @@ fn unsent(settlement: Settlement) -> Attempted {
     Attempted { settlement, last_error, http_status: None, delivered: false, signal: None, record: None }
 }
 
-async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<Attempted> {
+/// Whether to send the row. One that waited for its turn is older than its claim says.
+fn plan(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Plan {
+    let waited = RowFacts { dispatch_age: row.facts.dispatch_age + claimed_at.elapsed(), ..row.facts.clone() };
+    transition::before_send(inner.relay.sender.policy(), &waited)
+}
+
+async fn attempt(inner: &Inner, row: &Claimed, body: Body, claimed_at: Instant) -> Option<Attempted> {
     let relay = &inner.relay;
     let policy = relay.sender.policy();
-    // A row that waited for its slot is older than its claim says.
-    let waited = RowFacts { dispatch_age: row.facts.dispatch_age + claimed_at.elapsed(), ..row.facts.clone() };
-    if let Plan::Settle(settlement) = transition::before_send(policy, &waited) {
+    if let Plan::Settle(settlement) = plan(inner, row, claimed_at) {
         return Some(unsent(settlement));
     }
     if !lease_covers_attempt(inner, row).await? {
@@ -83,13 +109,14 @@ async fn attempt(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Option<At
         operation: &row.operation,
         key: &row.key,
         endpoint: &row.endpoint,
-        payload: &row.payload,
-        payload_hash: &row.payload_hash,
+        body,
         headers: row.headers.as_deref(),
         attempt: row.facts.attempts,
     };
     let started = Instant::now();
     let sent = relay.sender.send(&request, || database_time(row.claimed_at_ms, claimed_at, Instant::now())).await;
+    // The payload's memory is free for the next one, whatever the settle waits for.
+    drop(request);
     let busy = started.elapsed();
     let mut facts = row.facts.clone();
     facts.retry_age += claimed_at.elapsed();

@@ -106,6 +106,7 @@ async fn claim(
         after,
         worker: &relay.worker,
         lease: relay.settings.lease,
+        small_payload: inner.memory.small_payload(),
     };
     let claim = store::claim(&relay.db, &relay.table, &request).await?;
     *after = claim.next;

@@ -1,13 +1,14 @@
 //! claim -> send -> judge -> settle, for one relay process.
 //!
 //! A claimed row is committed as in flight before any byte leaves, and no transaction is open while a request is. The loops
-//! share [`Inner`]: the claimer takes rows, one task a row sends it, the settler writes what became of them in batches, the
+//! share [`Inner`]: the claimer takes rows, one task a row sends it (its payload loaded first where it is large), the settler writes what became of them in batches, the
 //! keeper renews the leases of rows that are still in hand.
 
 mod attempt;
 mod claimer;
 mod hand;
 mod keeper;
+mod memory;
 mod settler;
 
 use std::{
@@ -27,6 +28,7 @@ use crate::{
     telemetry::relay_metrics::RelayMetrics,
 };
 use hand::Hand;
+use memory::Memory;
 
 /// Results that may wait for the settler, beyond which attempts wait with theirs: a bound on memory, not on speed.
 const RESULTS_PER_SLOT: usize = 4;
@@ -52,6 +54,7 @@ struct Inner {
     relay: Relay,
     tenants: Vec<Uuid>,
     slots: Arc<Semaphore>,
+    memory: Memory,
     hand: Hand,
     tasks: TaskTracker,
     /// Cancelled first: no new claim, rows that are not begun go back.
@@ -77,6 +80,7 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
     let inner = Arc::new(Inner {
         tenants,
         slots: Arc::new(Semaphore::new(concurrency)),
+        memory: Memory::new(&relay.settings),
         hand: Hand::default(),
         tasks: TaskTracker::new(),
         stop,

@@ -21,7 +21,7 @@ use crate::api::DispatchPolicy;
 pub struct Problem {
     /// Where: `OutboxRelay/billing: spec.scaling.minReplicas`.
     pub path: String,
-    /// A stable `PascalCase` name of the kind: `Invalid`, `PolicyNotFound`, `LeaseTooShort`.
+    /// A stable `PascalCase` name of the kind: `Invalid`, `PolicyNotFound`, `LeaseTooShort`, `MemoryBudgetTooSmall`.
     pub code: &'static str,
     /// What is wrong and the mend.
     pub message: String,

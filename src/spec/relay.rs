@@ -3,7 +3,10 @@
 use super::{Problem, policy};
 use crate::{
     api::{DispatchPolicy, DispatchPolicySpec, Migrations, OutboxRelay},
-    domain::settings::{LEASE_MARGIN, RelaySettings},
+    domain::{
+        memory,
+        settings::{LEASE_MARGIN, RelaySettings},
+    },
 };
 
 /// `namespace/name`, or the name alone.
@@ -60,6 +63,18 @@ pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<Relay
             ),
         ));
     }
+    let largest = policy_spec.request.max_body_bytes.unsigned_abs();
+    if memory::large_part(spec.memory_budget.0) < largest {
+        problems.push(Problem::new(
+            format!("{label}: spec.memoryBudget"),
+            "MemoryBudgetTooSmall",
+            format!(
+                "seven eighths of {} do not hold one payload of request.maxBodyBytes ({largest}) of {policy_label}: raise memoryBudget to at least {}Ki, or lower request.maxBodyBytes",
+                spec.memory_budget,
+                memory::least_budget(largest).div_ceil(1024),
+            ),
+        ));
+    }
     let policy = match policy::resolve(policy_spec, &policy_label) {
         Ok(policy) => Some(policy),
         Err(found) => {
@@ -76,6 +91,7 @@ pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<Relay
             connection_budget: spec.database.connection_budget.unsigned_abs(),
             concurrency: spec.concurrency.unsigned_abs() as usize,
             claim_batch: spec.claim_batch.map(|rows| rows.unsigned_abs() as usize),
+            memory_budget: spec.memory_budget.0,
             lease: spec.lease_duration.0,
             poll_interval: spec.poll_interval.0,
             migrate: spec.migrations == Migrations::Auto,

@@ -22,6 +22,10 @@ use crate::domain::{
 /// The server ends a claim after this time; a claim is a few milliseconds.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Largest payload as it is stored, in bytes, that a claim looks at. A payload is stored compressed, to a hundredth at best,
+/// so looking at one costs the claim at most some 3 MB of text.
+const SMALL_STORED_BYTES: i32 = 32 * 1024;
+
 /// What to claim.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest<'a> {
@@ -43,6 +47,8 @@ pub struct ClaimRequest<'a> {
     pub worker: &'a str,
     /// How long the rows belong to the claim.
     pub lease: Duration,
+    /// Largest payload that comes with the claim, in bytes.
+    pub small_payload: u64,
 }
 
 /// What a claim found.
@@ -79,10 +85,10 @@ pub struct Claimed {
     pub key: String,
     /// Where to.
     pub endpoint: String,
-    /// `payload::text`, to be sent byte for byte.
-    pub payload: String,
-    /// SHA-256 of the payload at its first claim.
-    pub payload_hash: Vec<u8>,
+    /// `payload::text`, to be sent byte for byte; `None`: too large to come with the claim.
+    pub payload: Option<String>,
+    /// SHA-256 of the payload at its first attempt; `None`: not known yet, for it was too large to come with a claim.
+    pub payload_hash: Option<Vec<u8>>,
     /// Extra request headers as JSON text.
     pub headers: Option<String>,
     /// What decisions need.
@@ -198,6 +204,8 @@ async fn take(
         .bind(token)
         .bind(request.worker)
         .bind(micros(request.lease))
+        .bind(SMALL_STORED_BYTES)
+        .bind(count(usize::try_from(request.small_payload).unwrap_or(usize::MAX)))
         .fetch_all(&mut **tx)
         .await
         .map_err(StoreError::sql(act))?;

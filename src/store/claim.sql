@@ -38,7 +38,8 @@ due AS MATERIALIZED (
     ) AS nameless
 )
 -- The lease is written into next_attempt_at too, so that an expired one is due by itself. The hash is kept before the
--- first byte leaves, so that a payload edited later is not sent under the old key unnoticed.
+-- first byte leaves, so that a payload edited later is not sent under the old key unnoticed. A payload that is large where
+-- it is stored is not touched here: it is loaded, and its hash kept, when its turn comes.
 UPDATE {table} AS t
 SET status            = 'in_flight',
     attempts          = t.attempts + 1,
@@ -49,7 +50,8 @@ SET status            = 'in_flight',
     next_attempt_at   = now() + $7 * interval '1 microsecond',
     retry_since       = coalesce(t.retry_since, now()),
     first_dispatch_at = coalesce(t.first_dispatch_at, now()),
-    payload_hash      = coalesce(t.payload_hash, sha256(convert_to(t.payload::text, 'UTF8')))
+    payload_hash      = CASE WHEN t.payload_hash IS NULL AND pg_column_size(t.payload) <= $8
+                             THEN sha256(convert_to(t.payload::text, 'UTF8')) ELSE t.payload_hash END
 FROM due
 -- The array says to the planner that these are few. Without it, it takes a tenth of the table's due rows for granted, since
 -- it cannot know the limits, and reads the whole primary key (measured: 870 ms with a million rows, 1 ms with the array).
@@ -62,7 +64,10 @@ RETURNING t.id,
           t.entity_id,
           t.idempotency_key,
           t.endpoint,
-          t.payload::text AS payload,
+          CASE WHEN pg_column_size(t.payload) <= $8 THEN (
+              SELECT CASE WHEN octet_length(small.body) <= $9 THEN small.body END
+              FROM (SELECT t.payload::text AS body OFFSET 0) AS small
+          ) END AS payload,
           t.payload_hash,
           t.headers::text AS headers,
           t.attempts,

@@ -237,6 +237,7 @@ impl World {
             caps: Caps::default(),
             after: "",
             worker: "model",
+            small_payload: 1024,
             lease: TICK * lease.into(),
         };
         let claimed = store::claim(&self.db, &table(), &request).await.unwrap().rows;

@@ -34,6 +34,15 @@ fn each_mistake_is_named_with_its_path_and_its_mend() {
         ("concurrency: 0", "", "OutboxRelay/test: spec.concurrency", "1"),
         ("replicas: 3", "", "OutboxRelay/test: spec", "scaling.mode External"),
         ("leaseDuration: 3s", "", "OutboxRelay/test: spec.leaseDuration", "raise leaseDuration to at least 4s"),
+        (
+            "memoryBudget: 1Mi",
+            "",
+            "OutboxRelay/test: spec.memoryBudget",
+            "raise memoryBudget to at least 1171Ki, or lower request.maxBodyBytes",
+        ),
+        ("memoryBudget: 512Ki", "", "OutboxRelay/test: spec.memoryBudget", "must lie between 1Mi and 64Gi"),
+        ("memoryBudget: 65Gi", "", "OutboxRelay/test: spec.memoryBudget", "must lie between 1Mi and 64Gi"),
+        ("memoryBudget: lots", "", "OutboxRelay/test: spec.memoryBudget", "lots"),
         ("leaseDuration: soon", "", "OutboxRelay/test: spec.leaseDuration", "soon"),
         (
             "policyRef: {name: other}",

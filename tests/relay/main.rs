@@ -18,5 +18,6 @@ mod metrics;
 mod migration;
 mod pooler;
 mod processes;
+mod resources;
 mod support;
 mod verdicts;

@@ -339,6 +339,13 @@ impl Relay {
         }
     }
 
+    /// A line of `/proc/PID/status` in bytes, such as `VmHWM`, the most that ever was resident.
+    pub fn memory(&self, line: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let found = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')).unwrap();
+        found.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
     pub fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }

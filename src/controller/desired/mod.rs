@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::api::{GROUP, PodOverrides, SecretKeyRef, VERSION};
+use crate::api::{ByteQuantity, GROUP, PodOverrides, SecretKeyRef, VERSION};
 use documents::RelayDocuments;
 
 /// The relay that the children belong to.
@@ -65,6 +65,8 @@ pub struct PodPlan {
     pub documents: RelayDocuments,
     /// The keys that are projected into the pod.
     pub secrets: BTreeSet<SecretKeyRef>,
+    /// Memory for payloads.
+    pub memory_budget: ByteQuantity,
     /// The user's overrides.
     pub template: PodOverrides,
 }

@@ -11,6 +11,7 @@ use k8s_openapi::{
 };
 
 use super::{PodPlan, config_map, names};
+use crate::api::ByteQuantity;
 
 /// The user and group that pods run as: nobody's on the usual images, and not root.
 const USER: i64 = 65_532;
@@ -20,6 +21,8 @@ const CONFIG_DIR: &str = "/etc/outbox/config";
 const SECRETS_DIR: &str = "/etc/outbox/secrets";
 /// Readable by the owner and the pod's group: root projects the files, and the pod does not run as root.
 const SECRET_MODE: i32 = 0o440;
+/// Memory of a container for everything but payloads: several times what a busy relay was measured to take.
+const BESIDE_PAYLOADS: ByteQuantity = ByteQuantity::from_mebibytes(128);
 
 /// The arguments by which `outbox` finds its documents and Secrets. The program is the image's entrypoint: where it lies in
 /// there is the image's own business, and containers name no command.
@@ -64,7 +67,7 @@ fn hardened(plan: &PodPlan, container: Container) -> Container {
     Container {
         image: Some(plan.image.clone()),
         env: (!plan.template.env.is_empty()).then(|| plan.template.env.clone()),
-        resources: Some(plan.template.resources.clone().unwrap_or_else(default_resources)),
+        resources: Some(plan.template.resources.clone().unwrap_or_else(|| default_resources(plan.memory_budget))),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
@@ -110,13 +113,14 @@ fn secrets(plan: &PodPlan) -> ProjectedVolumeSource {
 }
 
 /// As documented at `spec.template.resources`.
-fn default_resources() -> ResourceRequirements {
+fn default_resources(budget: ByteQuantity) -> ResourceRequirements {
     let quantities = |entries: &[(&str, &str)]| {
         Some(entries.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect())
     };
+    let limit = ByteQuantity(budget.0.saturating_add(BESIDE_PAYLOADS.0)).to_string();
     ResourceRequirements {
         requests: quantities(&[("cpu", "20m"), ("memory", "32Mi")]),
-        limits: quantities(&[("memory", "256Mi")]),
+        limits: quantities(&[("memory", &limit)]),
         ..ResourceRequirements::default()
     }
 }

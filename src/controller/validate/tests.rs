@@ -49,6 +49,7 @@ fn each_thing_in_the_way_has_its_reason_and_names_itself() {
         ("PolicyNotFound", "strict",      |_, read| read.policy = Policy::NotFound),
         ("PolicyInvalid",  "no duration", |_, read| read.policy = Policy::Undecodable("no duration".to_owned())),
         ("LeaseTooShort",  "leaseDuration", |spec, _| spec["leaseDuration"] = json!("5s")),
+        ("MemoryBudgetTooSmall", "memoryBudget", |spec, _| spec["memoryBudget"] = json!("1Mi")),
         ("Invalid",        "X-Key",       |_, read| read.policy = policy(json!({ "request": { "headers": { "Host": "X-Key" } } }))),
     ];
     for (reason, names, change) in table {
