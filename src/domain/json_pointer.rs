@@ -69,10 +69,40 @@ mod tests {
         assert_eq!(text("[1]"), None);
     }
 
+    /// JSON as a receiver may send it, nested a few levels.
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::{Value, json};
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "[a/~\u{e5}\"]{0,3}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map("[a/~0-1]{0,2}", inner, 0..4).prop_map(|members| json!(members)),
+            ]
+        })
+    }
+
     proptest! {
         #[test]
         fn no_body_and_no_pointer_panics(body in ".{0,64}", pointer in "[/~01a-]{0,12}") {
             let _ = find(&body, &pointer).and_then(text);
+        }
+
+        #[test]
+        fn what_is_found_is_what_serde_json_finds(value in json(), pointer in "(/([a01-]|~0|~1){0,2}){0,4}") {
+            let body = value.to_string();
+            let expected = value.pointer(&pointer);
+            let found = find(&body, &pointer);
+            let read = found.map(|raw| serde_json::from_str::<serde_json::Value>(raw).unwrap());
+            prop_assert_eq!(read.as_ref(), expected);
+            if let Some(serde_json::Value::String(expected)) = expected {
+                let read = found.and_then(text);
+                prop_assert_eq!(read.as_ref(), Some(expected));
+            }
         }
     }
 }

@@ -195,6 +195,7 @@ fn digest_prefix(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::Value;
 
     const VECTORS: &str = include_str!("../../tests/vectors/derive_key.json");
@@ -413,5 +414,49 @@ mod tests {
         let started = std::time::Instant::now();
         assert!(derive(&text).is_ok());
         assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+
+    /// Arguments as an agent may write them, with spaces, repeated names and numbers of every kind among them.
+    fn arguments() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![
+            "-?(0|[1-9][0-9]{0,30})([.][0-9]{1,6})?([eE][+-]?[0-9]{1,3})?",
+            "\"([a-z\u{e5}\u{1f600}]|\\\\u00e5|\\\\n){0,4}\"",
+            "true|false|null",
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(|items| format!("[ {} ]", items.join(" , "))),
+                prop::collection::vec(("[a-c\u{e5}]{0,2}", inner), 0..4).prop_map(|members| {
+                    let members: Vec<_> = members.iter().map(|(name, value)| format!("\"{name}\" : {value}")).collect();
+                    format!("{{ {} }}", members.join(" ,"))
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_canonical_is_its_own_canonical_form(args in arguments()) {
+            // Numbers that no double holds are refused.
+            if let Ok(text) = derive(&args) {
+                let once = text.strip_prefix("{\"args\":").unwrap();
+                let once = once.strip_suffix(",\"entity\":\"e\",\"op\":\"op\",\"tenant\":\"t\",\"v\":1}").unwrap();
+                let again = derive(once);
+                prop_assert_eq!(again.as_ref(), Ok(&text));
+                prop_assert_eq!(derive_key("t", "op", "e", 1, once), derive_key("t", "op", "e", 1, &args));
+            }
+        }
+
+        #[test]
+        fn no_text_panics_and_every_key_can_be_sent(
+            tenant in any::<String>(), operation in "[ -~\u{e5}]{0,8}", entity in any::<String>(),
+            version in any::<i64>(), args in prop_oneof![any::<String>(), arguments()],
+        ) {
+            if let Ok(key) = derive_key(&tenant, &operation, &entity, version, &args) {
+                prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic()));
+                prop_assert_eq!(key_hash(&key), &key[key.len() - 40..]);
+            }
+            prop_assert_eq!(key_hash(&args).len(), 40);
+        }
     }
 }

@@ -249,6 +249,19 @@ mod tests {
         }
 
         #[test]
+        fn the_responses_date_is_the_clock_of_its_retry_after(
+            date in 0..=253_402_300_799_u64,
+            ahead in 0..=253_402_300_799_u64,
+            now in 0..=253_402_300_799_u64,
+        ) {
+            let until = date.saturating_add(ahead).min(253_402_300_799);
+            let (written, until_written) = (httpdate::fmt_http_date(at(date)), httpdate::fmt_http_date(at(until)));
+            prop_assert_eq!(response_date(&[&written]), Some(at(date)));
+            let stated = stated_delay(&[&until_written], &[&written], at(now));
+            prop_assert_eq!(stated, Some(Duration::from_secs(until - date)), "whatever our own clock says");
+        }
+
+        #[test]
         fn no_number_makes_a_wait_panic(stated in any::<Duration>(), cap in any::<Duration>(), random in any::<f64>()) {
             prop_assert!(wait(stated, cap, random) >= MIN_WAIT);
         }

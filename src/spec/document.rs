@@ -73,3 +73,69 @@ fn typed<K: kube::CustomResourceExt + DeserializeOwned>(value: &Value, label: &s
     let defaulted = rules::check::<K>(value, label)?;
     serde_json::from_value(defaulted).map_err(|error| vec![Problem::new(label, "Invalid", error.to_string())])
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::spec::{check_policy, resolve};
+
+    const VALID: &str = include_str!("../../fuzz/seeds/documents/relay");
+
+    /// Reads documents as the commands do. Whoever wrote them is told what to mend.
+    fn judge(text: &str) -> Result<(), Vec<Problem>> {
+        let documents = read([("a.yaml", text)])?;
+        for policy in &documents.policies {
+            check_policy(policy)?;
+        }
+        for relay in &documents.relays {
+            resolve(relay, &documents.policies)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_document_that_the_properties_break_is_valid() {
+        assert_eq!(judge(VALID), Ok(()));
+    }
+
+    proptest! {
+        // Each case compiles the schema and its rules, which takes a while without optimization.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_text_panics_and_every_problem_says_something(
+            text in prop_oneof![
+                any::<String>(),
+                "[a-z:{}\\[\\]&*!|>'\"#%@ \n-]{0,80}",
+                "apiVersion: outbox-operator.dev/v1alpha1\nkind: (OutboxRelay|DispatchPolicy)\nmetadata: \\{name: a\\}\nspec: [ -~]{0,40}",
+            ],
+        ) {
+            if let Err(problems) = judge(&text) {
+                prop_assert!(!problems.is_empty());
+                prop_assert!(problems.iter().all(|problem| !problem.message.is_empty() && !problem.path.is_empty()));
+            }
+        }
+
+        #[test]
+        fn a_document_with_one_word_changed_is_valid_or_told_where_it_is_not(
+            place in any::<prop::sample::Index>(),
+            word in prop_oneof![
+                Just("-1".to_owned()), Just("9223372036854775807".to_owned()), Just("1e400".to_owned()),
+                Just("0s".to_owned()), Just("36500d".to_owned()), Just("null".to_owned()), Just("[]".to_owned()),
+                Just("{}".to_owned()), Just("/~".to_owned()), "[0-9a-zA-Z/.:-]{1,24}",
+            ],
+        ) {
+            let words: Vec<_> = VALID.match_indices(|c: char| c.is_ascii_alphanumeric()).map(|(at, _)| at).collect();
+            let at = words[place.index(words.len())];
+            let start = VALID[..at].rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).map_or(0, |place| place + 1);
+            let end = VALID[at..].find(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).map_or(VALID.len(), |length| at + length);
+            let text = format!("{}{word}{}", &VALID[..start], &VALID[end..]);
+            if let Err(problems) = judge(&text) {
+                prop_assert!(!problems.is_empty());
+                prop_assert!(problems.iter().all(|problem| !problem.message.is_empty() && !problem.path.is_empty()));
+            }
+        }
+    }
+}

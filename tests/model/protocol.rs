@@ -125,8 +125,11 @@ impl Setup {
                 if intent.effects > 0 {
                     actions.push(Action::Resolve { row, word: Word::Succeeded });
                 } else if !state.may_be_executed(row) {
-                    actions.push(Action::Resolve { row, word: Word::Retry });
                     actions.push(Action::Resolve { row, word: Word::Dead });
+                    // A retry begins a new window, which says that the receiver does not know the key.
+                    if self.window.is_none() || intent.memory == Memory::Nothing {
+                        actions.push(Action::Resolve { row, word: Word::Retry });
+                    }
                 }
             }
         }
