@@ -9,6 +9,7 @@ mod dead;
 mod demo;
 mod documents;
 mod enqueue;
+mod hold;
 mod input;
 mod key;
 mod migrate;
@@ -68,6 +69,9 @@ enum Command {
     /// Look at rows whose outcome nobody knows, and write down what you found out.
     #[command(subcommand)]
     Uncertain(uncertain::UncertainCommand),
+    /// Look at destinations that get no rows for a while, let them have rows again, or hold one yourself.
+    #[command(subcommand)]
+    Hold(hold::HoldCommand),
     /// Cancel rows that nobody can have executed.
     Cancel(cancel::CancelArgs),
     /// Insert a row, as an application does.
@@ -96,6 +100,7 @@ impl Cli {
             Command::Status(args) => args.run().await,
             Command::Dead(command) => command.run().await,
             Command::Uncertain(command) => command.run().await,
+            Command::Hold(command) => command.run().await,
             Command::Cancel(args) => args.run().await,
             Command::Enqueue(args) => args.run().await,
             Command::Key(args) => args.run(),

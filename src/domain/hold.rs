@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::judge::{Answer, Observation, Verdict};
 
 /// Rows per claim after a hold was lifted; doubles with each success.
-const FIRST_ALLOWANCE: u32 = 2;
+pub const FIRST_ALLOWANCE: u32 = 2;
 /// From here on there is no allowance to count.
 const FULL_ALLOWANCE: u32 = 1024;
 

@@ -13,6 +13,7 @@ mod cancel;
 mod commands;
 mod dead;
 mod help;
+mod holds;
 mod producers;
 mod replay;
 #[allow(dead_code, clippy::pedantic, reason = "the helpers of the relay, of which these tests use a part")]

@@ -108,7 +108,14 @@ impl SelectionArgs {
 
 /// A destination as it was given.
 #[derive(Clone, Debug)]
-struct DestinationArg(DestinationFilter);
+pub struct DestinationArg(pub DestinationFilter);
+
+impl DestinationArg {
+    /// A destination as the table spells it.
+    pub fn known(name: String) -> Self {
+        Self(DestinationFilter { canonical: name.clone(), given: name })
+    }
+}
 
 impl FromStr for DestinationArg {
     type Err = String;

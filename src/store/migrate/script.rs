@@ -41,6 +41,7 @@ const FILES: &[(i32, &str, &str)] = &[
     (1, "outbox_table", include_str!("../../../migrations/0001_outbox_table.sql")),
     (2, "people_and_producers", include_str!("../../../migrations/0002_people_and_producers.sql")),
     (3, "destinations", include_str!("../../../migrations/0003_destinations.sql")),
+    (4, "acts_on_destinations", include_str!("../../../migrations/0004_acts_on_destinations.sql")),
 ];
 
 /// The name of the unique index over the key: the published one, or one of the table's own where that name is taken.
