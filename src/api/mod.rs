@@ -9,20 +9,22 @@ mod duration;
 mod policy;
 mod reference;
 mod relay;
+mod request;
 mod status;
 
 pub use byte_quantity::{ByteQuantity, ByteQuantityError};
 pub use definition::definition;
 pub use duration::{Duration, DurationError};
 pub use policy::{
-    Authentication, BackoffKind, Basic, Bearer, BodyRule, Classification, ClassifiedVerdict, Destination,
-    DispatchPolicy, DispatchPolicySpec, DownstreamId, Egress, HeaderRule, History, Hold, Idempotency, KeyFormat,
-    Method, Receiver, Request, Response, Retry, RetryAfter, SecretHeader, Timeouts,
+    BackoffKind, BodyRule, Classification, ClassifiedVerdict, Destination, DispatchPolicy, DispatchPolicySpec,
+    DownstreamId, Egress, HeaderRule, History, Hold, Idempotency, KeyFormat, Receiver, Response, Retry, RetryAfter,
+    Timeouts,
 };
 pub use reference::{PolicyRef, SecretKeyRef};
 pub use relay::{
     Database, Migrations, OutboxRelay, OutboxRelaySpec, PodOverrides, ScaleDown, Scaling, ScalingMode, SslMode,
 };
+pub use request::{Authentication, Basic, Bearer, Method, Request, SecretHeader, Tls};
 pub use status::{BacklogStatus, OutboxRelayStatus, ScalingStatus};
 
 /// The API group of both kinds.

@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::{
     api::SecretKeyRef,
-    domain::settings::{Authentication, Policy, SecretRef},
+    domain::settings::{Policy, SecretRef},
     http::Credentials,
     spec::{self, Documents, Problem},
 };
@@ -88,20 +88,9 @@ impl SecretsArgs {
         self.read(&reference.name, &reference.key)
     }
 
-    /// The secret headers of a policy.
+    /// The secret values of a policy.
     pub fn credentials(&self, policy: &Policy) -> Result<Credentials, String> {
-        let get = |reference: &SecretRef| self.read(&reference.name, &reference.key);
-        let mut credentials = Credentials::default();
-        let request = &policy.request;
-        for (name, reference) in &request.secret_headers {
-            credentials.header(name, &get(reference)?).map_err(|error| error.to_string())?;
-        }
-        match &request.authentication {
-            Authentication::None => Ok(()),
-            Authentication::Bearer(token) => credentials.bearer(&get(token)?),
-            Authentication::Basic { username, password } => credentials.basic(&get(username)?, &get(password)?),
-        }
-        .map_err(|error| error.to_string())?;
-        Ok(credentials)
+        let read = |secret: &SecretRef| self.read(&secret.name, &secret.key);
+        Credentials::read(&policy.request, read).map_err(|error| error.to_string())
     }
 }

@@ -85,7 +85,7 @@ impl RelayArgs {
                 sender: resolved.sender,
                 metrics,
             };
-            relay::run(relay, ready, stop).await;
+            Box::pin(relay::run(relay, ready, stop)).await;
         }
         // The last scrape sees the last counts: the server goes last.
         server_stop.cancel();

@@ -93,6 +93,8 @@ impl Reason {
     pub const CONNECT_TIMEOUT: Self = Self(Cow::Borrowed("connect_timeout"));
     /// The TLS handshake failed.
     pub const TLS: Self = Self(Cow::Borrowed("tls"));
+    /// The receiver turned an HTTP/2 stream away before it read the request.
+    pub const REFUSED_STREAM: Self = Self(Cow::Borrowed("refused_stream"));
     /// 429.
     pub const THROTTLED: Self = Self(Cow::Borrowed("throttled"));
     /// 409 with a time to come back: the same key is being processed.

@@ -7,7 +7,7 @@ use super::{
     egress::EgressRules,
     hold::HoldPolicy,
     row::RowFacts,
-    settings::{Authentication, DownstreamIdSource, History, Policy, RequestPolicy},
+    settings::{Authentication, DownstreamIdSource, History, Policy, RequestPolicy, TlsPolicy},
 };
 
 /// What an empty policy means.
@@ -18,6 +18,7 @@ pub fn policy() -> Policy {
             headers: BTreeMap::new(),
             secret_headers: Vec::new(),
             authentication: Authentication::None,
+            tls: TlsPolicy::default(),
             max_body_bytes: 1 << 20,
             key_header: "Idempotency-Key".to_owned(),
             key_structured: false,

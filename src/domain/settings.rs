@@ -1,8 +1,12 @@
 //! Validated settings: what a document means once nothing in it can be wrong.
 
-use std::{collections::BTreeMap, time::Duration};
+mod request;
+
+use std::time::Duration;
 
 use super::{backoff::Backoff, egress::EgressRules, hold::HoldPolicy, row::Reason};
+
+pub use request::{Authentication, ClientCertificate, RequestPolicy, SecretRef, TlsPolicy};
 
 /// Time kept between an attempt's deadline and the end of its lease: for the claim's own commit and the settle after it.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
@@ -84,52 +88,6 @@ pub enum History {
     Failures,
     /// All.
     All,
-}
-
-/// The shape of the request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RequestPolicy {
-    /// `POST`, `PUT` or `PATCH`.
-    pub method: &'static str,
-    /// Headers by name, checked to be sendable and not reserved.
-    pub headers: BTreeMap<String, String>,
-    /// Headers whose values are read from Secrets.
-    pub secret_headers: Vec<(String, SecretRef)>,
-    /// How the relay proves who it is.
-    pub authentication: Authentication,
-    /// Largest payload in bytes.
-    pub max_body_bytes: usize,
-    /// The header that carries the key.
-    pub key_header: String,
-    /// Whether the key is spelled as a string of RFC 9651.
-    pub key_structured: bool,
-    /// Longest key in bytes.
-    pub max_key_length: usize,
-}
-
-/// One key of a Secret.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SecretRef {
-    /// The Secret's name.
-    pub name: String,
-    /// The key.
-    pub key: String,
-}
-
-/// How the relay proves who it is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Authentication {
-    /// It does not (userinfo in an endpoint still becomes basic authentication).
-    None,
-    /// A bearer token.
-    Bearer(SecretRef),
-    /// A user and a password.
-    Basic {
-        /// The user's name.
-        username: SecretRef,
-        /// The password.
-        password: SecretRef,
-    },
 }
 
 /// Where the receiver's own name of the effect is.

@@ -5,10 +5,13 @@
 //! closed before the first byte was written goes out on a new one.)
 
 mod client;
+mod credentials;
 mod failure;
 mod request;
 mod resolver;
 mod sender;
 
+pub use credentials::{CredentialError, Credentials};
 pub use request::{Body, RowRequest};
-pub use sender::{Credentials, SendError, Sender, Sent};
+pub use resolver::{Lookup, SystemLookup};
+pub use sender::{SendError, Sender, Sent};

@@ -1,20 +1,46 @@
 //! Name resolution with the egress rules applied to its result, so that what is checked is what is connected to.
 
-use std::{error::Error, fmt, net::SocketAddr, sync::Arc};
+use std::{
+    error::Error,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
+use futures::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::domain::egress::{Blocked, EgressRules};
 
-/// Resolves names by the system and drops addresses that the rules refuse.
+/// Where addresses of names come from.
+pub trait Lookup: Send + Sync {
+    /// Every address of a name.
+    fn lookup(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+}
+
+/// The system's own resolver.
+pub struct SystemLookup;
+
+impl Lookup for SystemLookup {
+    fn lookup(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        })
+    }
+}
+
+/// Resolves names and drops addresses that the rules refuse.
 pub struct EgressResolver {
     rules: Arc<EgressRules>,
+    lookup: Arc<dyn Lookup>,
 }
 
 impl EgressResolver {
     /// A resolver under these rules.
-    pub fn new(rules: EgressRules) -> Self {
-        Self { rules: Arc::new(rules) }
+    pub fn new(rules: EgressRules, lookup: Arc<dyn Lookup>) -> Self {
+        Self { rules: Arc::new(rules), lookup }
     }
 }
 
@@ -45,20 +71,18 @@ impl Error for EveryAddressBlocked {}
 impl Resolve for EgressResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let rules = Arc::clone(&self.rules);
+        let found = self.lookup.lookup(name.as_str());
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await;
-            let found: Vec<SocketAddr> = found.map_err(|error| ResolveFailed(error.to_string()))?.collect();
+            let found = found.await.map_err(|error| ResolveFailed(error.to_string()))?;
             let mut refused = None;
-            let allowed: Vec<SocketAddr> = found
-                .into_iter()
-                .filter(|address| match rules.check(address.ip()) {
-                    Ok(()) => true,
-                    Err(blocked) => {
-                        refused = Some(blocked);
-                        false
-                    }
-                })
-                .collect();
+            let mut allowed = Vec::new();
+            for address in found {
+                match rules.check(address) {
+                    // The port is the URL's own.
+                    Ok(()) => allowed.push(SocketAddr::new(address, 0)),
+                    Err(blocked) => refused = Some(blocked),
+                }
+            }
             match (allowed.is_empty(), refused) {
                 (false, _) => Ok(Box::new(allowed.into_iter()) as Addrs),
                 (true, Some(blocked)) => Err(EveryAddressBlocked(blocked).into()),

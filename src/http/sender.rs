@@ -1,12 +1,18 @@
 //! One attempt: build, send, read a bounded part of the answer, all under one deadline.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{
-    client, failure,
+    client,
+    credentials::Credentials,
+    failure,
     request::{self, RowRequest},
+    resolver::{Lookup, SystemLookup},
 };
 use crate::domain::{
     destination::Endpoint,
@@ -20,46 +26,10 @@ use crate::domain::{
 /// Longest id of a receiver that is kept, in characters.
 const MAX_DOWNSTREAM_ID_CHARS: usize = 255;
 
-/// Headers with secret values, ready to send.
-#[derive(Clone, Default)]
-pub struct Credentials(HeaderMap);
-
-/// Why a secret cannot be sent.
+/// Why there can be no sender.
 #[derive(Debug, thiserror::Error)]
-pub enum SendError {
-    /// The value has characters that no header may carry.
-    #[error("the secret value of {0} cannot be sent in a header: it holds control characters")]
-    Credential(String),
-    /// The client could not be built.
-    #[error("build the HTTP client: {0}")]
-    Client(#[from] reqwest::Error),
-}
-
-impl Credentials {
-    /// Adds a header. Line ends at the end of a Secret's value are dropped: most come from an editor.
-    pub fn header(&mut self, name: &str, value: &str) -> Result<(), SendError> {
-        let refuse = || SendError::Credential(name.to_owned());
-        let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refuse())?;
-        let mut value = HeaderValue::from_str(value.trim_end_matches(['\r', '\n'])).map_err(|_| refuse())?;
-        value.set_sensitive(true);
-        self.0.insert(parsed, value);
-        Ok(())
-    }
-
-    /// `Authorization: Bearer`.
-    pub fn bearer(&mut self, token: &str) -> Result<(), SendError> {
-        self.header("authorization", &format!("Bearer {}", token.trim_end_matches(['\r', '\n'])))
-    }
-
-    /// `Authorization: Basic`.
-    pub fn basic(&mut self, user: &str, password: &str) -> Result<(), SendError> {
-        let trim = |text: &str| text.trim_end_matches(['\r', '\n']).to_owned();
-        let value = request::basic(&trim(user), &trim(password))
-            .map_err(|_| SendError::Credential("authorization".to_owned()))?;
-        self.0.insert(header::AUTHORIZATION, value);
-        Ok(())
-    }
-}
+#[error("build the HTTP client: {0}")]
+pub struct SendError(#[from] reqwest::Error);
 
 /// Sends rows under one policy.
 pub struct Sender {
@@ -80,7 +50,12 @@ pub struct Sent {
 impl Sender {
     /// A sender with a client of its own.
     pub fn new(policy: Policy, credentials: Credentials) -> Result<Self, SendError> {
-        let client = client::build(&policy)?;
+        Self::with_lookup(policy, credentials, Arc::new(SystemLookup))
+    }
+
+    /// A sender that resolves names by `lookup`.
+    pub fn with_lookup(policy: Policy, credentials: Credentials, lookup: Arc<dyn Lookup>) -> Result<Self, SendError> {
+        let client = client::build(&policy, &credentials.tls, lookup)?;
         Ok(Self { policy, credentials, client })
     }
 
@@ -100,7 +75,7 @@ impl Sender {
     }
 
     async fn attempt(&self, endpoint: &Endpoint, row: &RowRequest<'_>, now: impl Fn() -> SystemTime) -> Observation {
-        let request = match request::build(&self.policy.request, &self.credentials.0, endpoint, row) {
+        let request = match request::build(&self.policy.request, &self.credentials.headers, endpoint, row) {
             Ok(request) => request,
             Err(seen) => return seen,
         };

@@ -6,6 +6,7 @@
 mod document;
 mod policy;
 mod relay;
+mod request;
 mod rules;
 mod secrets;
 

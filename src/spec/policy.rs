@@ -1,34 +1,16 @@
 //! A `DispatchPolicy`'s spec, resolved to a policy that can be used as it is.
 
-use http::{HeaderName, HeaderValue};
-
-use super::Problem;
+use super::{Problem, request};
 use crate::{
-    api::{self, BackoffKind, ClassifiedVerdict, DispatchPolicySpec, Method, Receiver, SecretKeyRef},
+    api::{self, BackoffKind, ClassifiedVerdict, DispatchPolicySpec, Receiver},
     domain::{
         backoff::{Backoff, BackoffKind as Kind},
         egress::EgressRules,
         hold::HoldPolicy,
         row::Reason,
-        settings::{
-            Authentication, BodyCondition, Classified, ClassifyRule, DownstreamIdSource, History, Policy,
-            RequestPolicy, SecretRef,
-        },
+        settings::{BodyCondition, Classified, ClassifyRule, DownstreamIdSource, History, Policy},
     },
 };
-
-/// Headers that the request itself sets.
-const RESERVED_HEADERS: &[&str] = &[
-    "content-type",
-    "content-length",
-    "host",
-    "transfer-encoding",
-    "connection",
-    "accept-encoding",
-    "expect",
-    "upgrade",
-    "te",
-];
 
 /// Resolves a policy. Returns every problem at once.
 pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Problem>> {
@@ -36,7 +18,7 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
     let mut invalid = |path: &str, message: String| {
         problems.push(Problem::new(format!("{label}: spec.{path}"), "Invalid", message));
     };
-    headers(spec, &mut invalid);
+    request::check(spec, &mut invalid);
     let kind = match spec.retry.backoff {
         BackoffKind::FullJitter => Kind::FullJitter,
         BackoffKind::EqualJitter => Kind::EqualJitter,
@@ -72,7 +54,7 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
     };
     match backoff {
         Some(backoff) if problems.is_empty() => Ok(Policy {
-            request: request(spec),
+            request: request::resolve(spec),
             connect_timeout: spec.timeouts.connect.0,
             total_timeout: spec.timeouts.total.0,
             receiver_enforces_keys: spec.idempotency.receiver == Receiver::Enforced,
@@ -100,79 +82,6 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
         }),
         _ => Err(problems),
     }
-}
-
-fn headers(spec: &DispatchPolicySpec, invalid: &mut impl FnMut(&str, String)) {
-    let key_header = spec.idempotency.header.to_ascii_lowercase();
-    let mut name = |path: String, name: &str| {
-        let lower = name.to_ascii_lowercase();
-        if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            invalid(&path, format!("{name:?} is no header name: use letters, digits and hyphens"));
-        } else if RESERVED_HEADERS.contains(&lower.as_str()) {
-            invalid(&path, format!("{name} is set by the relay itself: remove it"));
-        } else if lower == key_header {
-            invalid(
-                &path,
-                format!("{name} carries the idempotency key (idempotency.header) and cannot be overridden: remove it"),
-            );
-        } else if lower == "authorization" && spec.request.authentication.is_some() {
-            invalid(&path, "request.authentication sets Authorization as well: keep one of them".to_owned());
-        }
-    };
-    for header in spec.request.headers.keys() {
-        name(format!("request.headers.{header}"), header);
-    }
-    for (index, header) in spec.request.secret_headers.iter().enumerate() {
-        name(format!("request.secretHeaders[{index}].name"), &header.name);
-    }
-    if RESERVED_HEADERS.contains(&key_header.as_str()) || key_header == "authorization" {
-        invalid(
-            "idempotency.header",
-            format!("{} has a meaning of its own and cannot carry the key", spec.idempotency.header),
-        );
-    }
-    for (header, value) in &spec.request.headers {
-        if HeaderValue::from_str(value).is_err() {
-            invalid(
-                &format!("request.headers.{header}"),
-                "the value holds characters that no header may carry (line breaks, control characters)".to_owned(),
-            );
-        }
-    }
-}
-
-fn request(spec: &DispatchPolicySpec) -> RequestPolicy {
-    let authentication = match &spec.request.authentication {
-        Some(api::Authentication { bearer: Some(bearer), .. }) => Authentication::Bearer(secret(&bearer.secret_ref)),
-        Some(api::Authentication { basic: Some(basic), .. }) => Authentication::Basic {
-            username: secret(&basic.username_secret_ref),
-            password: secret(&basic.password_secret_ref),
-        },
-        _ => Authentication::None,
-    };
-    RequestPolicy {
-        method: match spec.request.method {
-            Method::Post => "POST",
-            Method::Put => "PUT",
-            Method::Patch => "PATCH",
-        },
-        headers: spec.request.headers.clone(),
-        secret_headers: spec
-            .request
-            .secret_headers
-            .iter()
-            .map(|header| (header.name.clone(), secret(&header.secret_ref)))
-            .collect(),
-        authentication,
-        max_body_bytes: usize::try_from(spec.request.max_body_bytes).unwrap_or(0),
-        key_header: spec.idempotency.header.clone(),
-        key_structured: spec.idempotency.format == api::KeyFormat::StructuredString,
-        max_key_length: spec.idempotency.max_key_length.unsigned_abs() as usize,
-    }
-}
-
-fn secret(reference: &SecretKeyRef) -> SecretRef {
-    SecretRef { name: reference.name.clone(), key: reference.key.clone() }
 }
 
 fn classify(rule: &api::Classification) -> ClassifyRule {
