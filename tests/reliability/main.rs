@@ -11,6 +11,7 @@
 )]
 
 mod adoption;
+mod cases;
 mod census;
 mod database_wire;
 mod http_wire;
