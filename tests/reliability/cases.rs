@@ -125,7 +125,7 @@ async fn rc_43_connections_that_fail_in_their_ways_are_told_apart_and_nothing_is
         ("http://127.0.0.1:1/".to_owned(), "dead", "connect: connection refused"),
         (format!("https://{address}/"), "dead", "TLS"),
         (world.receiver.url("reset"), "uncertain", "reset"),
-        (world.receiver.url("hang"), "uncertain", "no answer in time"),
+        (world.receiver.url("hang"), "uncertain", "no answer within"),
         (world.receiver.url("garbage"), "uncertain", "no HTTP"),
     ];
     let mut rows = Vec::new();
