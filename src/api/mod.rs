@@ -22,7 +22,8 @@ pub use policy::{
 };
 pub use reference::{PolicyRef, SecretKeyRef};
 pub use relay::{
-    Database, Migrations, OutboxRelay, OutboxRelaySpec, PodOverrides, ScaleDown, Scaling, ScalingMode, SslMode,
+    Database, Migrations, OutboxRelay, OutboxRelaySpec, PodOverrides, Retention, ScaleDown, Scaling, ScalingMode,
+    SslMode,
 };
 pub use request::{Authentication, Basic, Bearer, Method, Request, SecretHeader, Tls};
 pub use status::{BacklogStatus, OutboxRelayStatus, ScalingStatus};

@@ -82,6 +82,9 @@ pub struct OutboxRelaySpec {
     /// Who brings the table to the shape that the relay needs.
     #[serde(default)]
     pub migrations: Migrations,
+    /// What is removed from the table, and when. Off but for the history.
+    #[serde(default)]
+    pub retention: Retention,
     /// Pods, with `scaling.mode: External` only: what `kubectl scale` and a `HorizontalPodAutoscaler` write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
@@ -221,6 +224,44 @@ pub enum Migrations {
     Auto,
     /// A person, by `outbox migrate`.
     Manual,
+}
+
+/// What is removed from the table, and how long after its end. Rows that wait, are in flight or are parked are never removed.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default = "Retention::default")]
+#[x_kube(
+    validation = Rule::new(concat!("!has(self.succeeded) || !has(self.payload) || ", cel_duration!("self.payload"), " < ", cel_duration!("self.succeeded")))
+        .message("retention.payload must be shorter than retention.succeeded, which removes the whole row: shorten or remove it")
+)]
+pub struct Retention {
+    /// Age since their success after which succeeded rows are deleted, at least 1h; unset: never. With a row goes its unique
+    /// key: the same intent inserted again is performed again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(concat!(cel_duration!("self"), " >= duration('1h')"))
+        .message("retention.succeeded must be at least 1h"))]
+    pub succeeded: Option<Duration>,
+    /// Age since their success after which the payloads of succeeded rows are replaced by `null`, at least 1h; unset: never.
+    /// Row, key and the payload's hash stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(concat!(cel_duration!("self"), " >= duration('1h')"))
+        .message("retention.payload must be at least 1h"))]
+    pub payload: Option<Duration>,
+    /// Age since their death after which dead rows are deleted, at least 1h; unset: never. With a row goes its unique key, and
+    /// the chance to replay it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(concat!(cel_duration!("self"), " >= duration('1h')"))
+        .message("retention.dead must be at least 1h"))]
+    pub dead: Option<Duration>,
+    /// Age after which the history of attempts and of what people did is deleted, at least 1h.
+    #[x_kube(validation = Rule::new(concat!(cel_duration!("self"), " >= duration('1h')"))
+        .message("retention.history must be at least 1h"))]
+    pub history: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { succeeded: None, payload: None, dead: None, history: Duration::from_secs(30 * 24 * 3600) }
+    }
 }
 
 /// How the number of pods follows the backlog.

@@ -34,10 +34,61 @@ pub struct RelaySettings {
     pub lease: Duration,
     /// How often an empty table is asked again.
     pub poll_interval: Duration,
+    /// What is removed, and when.
+    pub retention: Retention,
     /// Whether a relay run by hand migrates at its start.
     pub migrate: bool,
     /// How rows are sent, judged and repeated.
     pub policy: Policy,
+}
+
+/// What is removed, and how long after its end; `None`: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Succeeded rows.
+    pub succeeded: Option<Duration>,
+    /// The payloads of succeeded rows.
+    pub payload: Option<Duration>,
+    /// Dead rows.
+    pub dead: Option<Duration>,
+    /// The history of attempts and acts.
+    pub history: Option<Duration>,
+}
+
+impl Retention {
+    /// What is to be removed, with its age.
+    pub fn removals(&self) -> impl Iterator<Item = (Removal, Duration)> {
+        let ages = [self.succeeded, self.payload, self.dead, self.history];
+        Removal::ALL.into_iter().zip(ages).filter_map(|(removal, age)| Some((removal, age?)))
+    }
+}
+
+/// Something that retention removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Succeeded rows.
+    Succeeded,
+    /// The payloads of succeeded rows.
+    Payload,
+    /// Dead rows.
+    Dead,
+    /// The history of attempts and acts.
+    History,
+}
+
+impl Removal {
+    /// All, in the order in which they are removed.
+    pub const ALL: [Self; 4] = [Self::Succeeded, Self::Payload, Self::Dead, Self::History];
+
+    /// The field's name, and the metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Payload => "payload",
+            Self::Dead => "dead",
+            Self::History => "history",
+        }
+    }
 }
 
 /// How rows are sent, judged and repeated.

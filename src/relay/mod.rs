@@ -2,10 +2,11 @@
 //!
 //! A claimed row is committed as in flight before any byte leaves, and no transaction is open while a request is. The loops
 //! share [`Inner`]: the claimer takes rows, one task a row sends it (its payload loaded first where it is large), the settler writes what became of them in batches, the
-//! keeper renews the leases of rows that are still in hand.
+//! keeper renews the leases of rows that are still in hand, the cleaner removes what is past its retention.
 
 mod attempt;
 mod claimer;
+mod cleaner;
 mod hand;
 mod keeper;
 mod memory;
@@ -94,13 +95,15 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
     let keeper_stop = CancellationToken::new();
     let keeper = tokio::spawn(keeper::run(Arc::clone(&inner), keeper_stop.clone()));
 
+    let cleaner = tokio::spawn(cleaner::run(Arc::clone(&inner)));
+
     claimer::run(&inner).await;
     tracing::info!(in_hand = inner.hand.len(), "stopping: no new claims; begun requests finish, the others go back");
     inner.tasks.close();
     inner.tasks.wait().await;
     // The last result is in the channel by now; the settler ends when it has written it.
     let _ = inner.results.send(settler::Result::End).await;
-    for (name, task) in [("settler", settler), ("keeper", keeper)] {
+    for (name, task) in [("settler", settler), ("keeper", keeper), ("cleaner", cleaner)] {
         keeper_stop.cancel();
         if let Err(error) = task.await {
             tracing::error!(task = name, %error, "a task of the relay ended badly");

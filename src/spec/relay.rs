@@ -5,7 +5,7 @@ use crate::{
     api::{DispatchPolicy, DispatchPolicySpec, Migrations, OutboxRelay},
     domain::{
         memory,
-        settings::{LEASE_MARGIN, RelaySettings},
+        settings::{LEASE_MARGIN, RelaySettings, Retention},
     },
 };
 
@@ -94,6 +94,12 @@ pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<Relay
             memory_budget: spec.memory_budget.0,
             lease: spec.lease_duration.0,
             poll_interval: spec.poll_interval.0,
+            retention: Retention {
+                succeeded: spec.retention.succeeded.map(|age| age.0),
+                payload: spec.retention.payload.map(|age| age.0),
+                dead: spec.retention.dead.map(|age| age.0),
+                history: Some(spec.retention.history.0),
+            },
             migrate: spec.migrations == Migrations::Auto,
             policy,
         }),

@@ -27,11 +27,12 @@ pub async fn preflight(db: &Db, table: &TableName) -> Result<Preflight, StoreErr
         if found.is_none_or(|found| found < migrate::LATEST) {
             return Ok(Preflight::SchemaOld { found });
         }
-        let needs: [(String, &[&str]); 4] = [
+        let needs: [(String, &[&str]); 5] = [
             (table.qualified(), &["SELECT", "UPDATE"]),
             (table.workers(), &["INSERT", "UPDATE", "DELETE", "SELECT"]),
             (table.destinations(), &["SELECT", "INSERT", "UPDATE"]),
-            (table.history(), &["INSERT"]),
+            (table.history(), &["SELECT", "INSERT", "DELETE"]),
+            (table.cleaners(), &["SELECT", "INSERT", "UPDATE"]),
         ];
         let wanted: Vec<(&str, &str)> = needs
             .iter()

@@ -50,6 +50,11 @@ impl TableName {
         self.beside("history")
     }
 
+    /// The table of cleaners, for SQL.
+    pub fn cleaners(&self) -> String {
+        self.beside("cleaners")
+    }
+
     /// An object beside the table, for SQL: `"public"."agent_outbox_cancel"`.
     pub fn beside(&self, suffix: &str) -> String {
         self.in_schema(&self.side_name(suffix))

@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::domain::row::Reason;
+use crate::domain::{row::Reason, settings::Removal};
 
 /// Destinations with series of their own; rows of others count as `other`.
 const MAX_DESTINATIONS: usize = 100;
@@ -42,12 +42,18 @@ struct Slots {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Removed {
+    what: &'static str,
+}
+
 /// All metrics of one relay process.
 #[derive(Debug)]
 pub struct RelayMetrics {
     dispatches: Family<Dispatch, Counter>,
     dead_letters: Family<DeadLetter, Counter>,
     slots: Family<Slots, Gauge>,
+    removed: Family<Removed, Counter>,
     /// Seconds from the first byte of an attempt to its end.
     pub dispatch_duration: Histogram,
     /// Seconds from insert to success.
@@ -70,6 +76,7 @@ impl RelayMetrics {
             dispatches: Family::default(),
             dead_letters: Family::default(),
             slots: Family::default(),
+            removed: Family::default(),
             dispatch_duration: Histogram::new([
                 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
             ]),
@@ -88,6 +95,9 @@ impl RelayMetrics {
             let _ = metrics.dead_letters.get_or_create(&DeadLetter { reason: metrics.reason(reason.as_str()) });
         }
         metrics.slots(0, 0);
+        for removal in Removal::ALL {
+            metrics.removed(removal, 0);
+        }
         registry.register(
             "outbox_dispatches",
             "Attempts that ended, by destination and outcome",
@@ -97,6 +107,11 @@ impl RelayMetrics {
             "outbox_dead_letters",
             "Rows that became dead in this process, by reason",
             metrics.dead_letters.clone(),
+        );
+        registry.register(
+            "outbox_removed_rows",
+            "Rows and payloads that retention removed, by kind",
+            metrics.removed.clone(),
         );
         registry.register("outbox_slots", "Requests in flight and slots free", metrics.slots.clone());
         registry.register(
@@ -128,6 +143,11 @@ impl RelayMetrics {
     /// Counts a row that became dead.
     pub fn dead(&self, reason: &str) {
         self.dead_letters.get_or_create(&DeadLetter { reason: self.reason(reason) }).inc();
+    }
+
+    /// Counts what retention removed.
+    pub fn removed(&self, removal: Removal, rows: u64) {
+        self.removed.get_or_create(&Removed { what: removal.as_str() }).inc_by(rows);
     }
 
     /// Shows how many slots are busy and free.
@@ -180,9 +200,12 @@ mod tests {
         let mut registry = Registry::default();
         let _metrics = RelayMetrics::register(&mut registry);
         let text = scrape(&registry);
-        for line in
-            ["outbox_dead_letters_total{reason=\"rejected\"} 0", "outbox_waits_total 0", "outbox_lease_lost_total 0"]
-        {
+        for line in [
+            "outbox_dead_letters_total{reason=\"rejected\"} 0",
+            "outbox_waits_total 0",
+            "outbox_removed_rows_total{what=\"history\"} 0",
+            "outbox_lease_lost_total 0",
+        ] {
             assert!(text.contains(line), "{line} is missing:\n{text}");
         }
     }

@@ -43,6 +43,21 @@ fn each_mistake_is_named_with_its_path_and_its_mend() {
         ("memoryBudget: 512Ki", "", "OutboxRelay/test: spec.memoryBudget", "must lie between 1Mi and 64Gi"),
         ("memoryBudget: 65Gi", "", "OutboxRelay/test: spec.memoryBudget", "must lie between 1Mi and 64Gi"),
         ("memoryBudget: lots", "", "OutboxRelay/test: spec.memoryBudget", "lots"),
+        (
+            "retention: {succeeded: 10m}",
+            "",
+            "OutboxRelay/test: spec.retention.succeeded",
+            "retention.succeeded must be at least 1h",
+        ),
+        ("retention: {payload: 10m}", "", "OutboxRelay/test: spec.retention.payload", "payload must be at least 1h"),
+        ("retention: {dead: 10m}", "", "OutboxRelay/test: spec.retention.dead", "dead must be at least 1h"),
+        ("retention: {history: 10m}", "", "OutboxRelay/test: spec.retention.history", "history must be at least 1h"),
+        (
+            "retention: {succeeded: 7d, payload: 7d}",
+            "",
+            "OutboxRelay/test: spec.retention",
+            "retention.payload must be shorter than retention.succeeded",
+        ),
         ("leaseDuration: soon", "", "OutboxRelay/test: spec.leaseDuration", "soon"),
         (
             "policyRef: {name: other}",

@@ -19,5 +19,6 @@ mod migration;
 mod pooler;
 mod processes;
 mod resources;
+mod retention;
 mod support;
 mod verdicts;

@@ -42,6 +42,7 @@ const FILES: &[(i32, &str, &str)] = &[
     (2, "people_and_producers", include_str!("../../../migrations/0002_people_and_producers.sql")),
     (3, "destinations", include_str!("../../../migrations/0003_destinations.sql")),
     (4, "acts_on_destinations", include_str!("../../../migrations/0004_acts_on_destinations.sql")),
+    (5, "retention", include_str!("../../../migrations/0005_retention.sql")),
 ];
 
 /// The name of the unique index over the key: the published one, or one of the table's own where that name is taken.
