@@ -25,7 +25,10 @@ pub use relay::{
     Database, Migrations, OutboxRelay, OutboxRelaySpec, PodOverrides, Retention, ScaleDown, Scaling, ScalingMode,
     SslMode,
 };
-pub use request::{Authentication, Basic, Bearer, Method, Request, SecretHeader, Tls};
+pub use request::{
+    Authentication, Basic, Bearer, Method, OAuth2ClientCredentials, Request, SecretHeader, Signing, StandardWebhooks,
+    Tls,
+};
 pub use status::{BacklogStatus, OutboxRelayStatus, ScalingStatus};
 
 /// The API group of both kinds.

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::SecretKeyRef;
 
 /// The shape of the request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default = "Request::default")]
+#[x_kube(validation = Rule::new("!has(self.proxyUrl) || self.proxyUrl.matches('^https?://[^/?#@[:space:]]+/?$')")
+    .message("request.proxyUrl must be an http or https URL of host and port alone, such as http://proxy.test:3128: no user, no path"))]
 pub struct Request {
     /// The HTTP method.
     pub method: Method,
@@ -29,6 +31,13 @@ pub struct Request {
     /// Whom the relay trusts, and the certificate that it shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
+    /// Signatures by which the receiver knows that a request is ours and unchanged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signing: Option<Signing>,
+    /// The proxy that every request goes through; unset: none, whatever the environment says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 8, max = 512))]
+    pub proxy_url: Option<String>,
     /// Largest payload that is sent, in bytes. A larger one is dead with reason `invalid`.
     #[schemars(range(min = 1, max = 104_857_600))]
     pub max_body_bytes: i64,
@@ -42,6 +51,8 @@ impl Default for Request {
             secret_headers: Vec::new(),
             authentication: None,
             tls: None,
+            signing: None,
+            proxy_url: None,
             max_body_bytes: 1_048_576,
         }
     }
@@ -76,8 +87,8 @@ pub struct SecretHeader {
 /// How the relay proves who it is.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default = "Authentication::default")]
-#[x_kube(validation = Rule::new("!(has(self.bearer) && has(self.basic))")
-    .message("set one of bearer and basic, not both: remove the one that the receiver does not ask for"))]
+#[x_kube(validation = Rule::new("[has(self.bearer), has(self.basic), has(self.oauth2ClientCredentials)].filter(is_set, is_set).size() <= 1")
+    .message("set one of bearer, basic and oauth2ClientCredentials, not both: remove those that the receiver does not ask for"))]
 pub struct Authentication {
     /// `Authorization: Bearer <token>`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +96,9 @@ pub struct Authentication {
     /// `Authorization: Basic <user:password>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basic: Option<Basic>,
+    /// A bearer token that the relay fetches itself (RFC 6749, section 4.4), keeps, and renews before it ends.
+    #[serde(rename = "oauth2ClientCredentials", skip_serializing_if = "Option::is_none")]
+    pub oauth2_client_credentials: Option<OAuth2ClientCredentials>,
 }
 
 /// A bearer token.
@@ -120,4 +134,46 @@ pub struct Tls {
     /// The certificate's private key, in PEM, not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_key_secret_ref: Option<SecretKeyRef>,
+}
+
+/// Where a token comes from, and for whom.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.tokenUrl.matches('^https?://[^/?#@[:space:]]+([/?][^#[:space:]]*)?$')")
+    .message("tokenUrl must be an http or https URL without a user and without a fragment, such as https://login.test/oauth2/token"))]
+pub struct OAuth2ClientCredentials {
+    /// The token endpoint. The policy's `egress` and `request.tls` hold for it too.
+    #[schemars(length(min = 8, max = 2048))]
+    pub token_url: String,
+    /// Where the client's id is. Id and secret go as basic authentication.
+    pub client_id_secret_ref: SecretKeyRef,
+    /// Where the client's secret is.
+    pub client_secret_ref: SecretKeyRef,
+    /// What the token shall permit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256), regex(pattern = r"^[!#-\[\]-~]+$")))]
+    pub scopes: Vec<String>,
+    /// For which receiver, where the token endpoint asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub audience: Option<String>,
+}
+
+/// Signatures on requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default = "Signing::default")]
+pub struct Signing {
+    /// As Standard Webhooks has it: `webhook-id` (the key), `webhook-timestamp` and `webhook-signature`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standard_webhooks: Option<StandardWebhooks>,
+}
+
+/// With which secrets requests are signed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StandardWebhooks {
+    /// The secrets, newest first: base64, with `whsec_` before it or not. A request carries a signature by each, so that a
+    /// receiver may go from one to the next in its own time.
+    #[schemars(length(min = 1, max = 8))]
+    pub secret_refs: Vec<SecretKeyRef>,
 }

@@ -93,6 +93,10 @@ impl Reason {
     pub const CONNECT_TIMEOUT: Self = Self(Cow::Borrowed("connect_timeout"));
     /// The TLS handshake failed.
     pub const TLS: Self = Self(Cow::Borrowed("tls"));
+    /// The proxy was not reached, or did not let the request through.
+    pub const PROXY: Self = Self(Cow::Borrowed("proxy"));
+    /// No token was to be had for the request.
+    pub const TOKEN: Self = Self(Cow::Borrowed("token"));
     /// The receiver turned an HTTP/2 stream away before it read the request.
     pub const REFUSED_STREAM: Self = Self(Cow::Borrowed("refused_stream"));
     /// 429.

@@ -19,6 +19,8 @@ pub fn policy() -> Policy {
             secret_headers: Vec::new(),
             authentication: Authentication::None,
             tls: TlsPolicy::default(),
+            signing: Vec::new(),
+            proxy: None,
             max_body_bytes: 1 << 20,
             key_header: "Idempotency-Key".to_owned(),
             key_structured: false,

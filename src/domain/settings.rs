@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{backoff::Backoff, egress::EgressRules, hold::HoldPolicy, row::Reason};
 
-pub use request::{Authentication, ClientCertificate, RequestPolicy, SecretRef, TlsPolicy};
+pub use request::{Authentication, ClientCertificate, ClientCredentials, RequestPolicy, SecretRef, TlsPolicy};
 
 /// Time kept between an attempt's deadline and the end of its lease: for the claim's own commit and the settle after it.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(2);

@@ -41,5 +41,9 @@ pub fn build(
         Some(identity) => builder.identity(identity.clone()),
         None => builder,
     };
+    let builder = match &policy.request.proxy {
+        Some(proxy) => builder.proxy(reqwest::Proxy::all(proxy.url().as_str())?),
+        None => builder,
+    };
     builder.build()
 }

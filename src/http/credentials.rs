@@ -9,8 +9,8 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::request;
-use crate::domain::settings::{Authentication, ClientCertificate, RequestPolicy, SecretRef};
+use super::{request, signature::SigningKey};
+use crate::domain::settings::{Authentication, ClientCertificate, ClientCredentials, RequestPolicy, SecretRef};
 
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +26,9 @@ pub enum CredentialError {
         /// The header.
         header: String,
     },
-    /// It is no PEM of the kind that is needed.
+    /// It is not what is needed.
     #[error("secret {}, key {}: {problem}", .secret.name, .secret.key)]
-    Pem {
+    Unfit {
         /// Where it is.
         secret: SecretRef,
         /// What is wrong and the mend.
@@ -40,7 +40,16 @@ pub enum CredentialError {
 #[derive(Clone, Default)]
 pub struct Credentials {
     pub(super) headers: HeaderMap,
+    pub(super) signing: Vec<SigningKey>,
+    pub(super) client: Option<(ClientCredentials, ClientSecret)>,
     pub(super) tls: TlsCredentials,
+}
+
+/// Who we are to a token endpoint.
+#[derive(Clone)]
+pub(super) struct ClientSecret {
+    pub id: String,
+    pub secret: String,
 }
 
 /// Whom we trust and what we show.
@@ -70,6 +79,7 @@ impl Credentials {
         }
         let authorization =
             |secret: &SecretRef| CredentialError::Header { secret: secret.clone(), header: "Authorization".to_owned() };
+        let mut client = None;
         match &policy.authentication {
             Authentication::None => {}
             Authentication::Bearer(token) => {
@@ -80,6 +90,17 @@ impl Credentials {
                 let value = request::basic(&text(username)?, &text(password)?).map_err(|_| authorization(password))?;
                 headers.insert(header::AUTHORIZATION, value);
             }
+            Authentication::ClientCredentials(fetched) => {
+                let secret = ClientSecret { id: text(&fetched.id)?, secret: text(&fetched.secret)? };
+                client = Some((fetched.as_ref().clone(), secret));
+            }
+        }
+        let mut signing = Vec::new();
+        for secret in &policy.signing {
+            signing.push(SigningKey::read(&text(secret)?).ok_or_else(|| CredentialError::Unfit {
+                secret: secret.clone(),
+                problem: "it is no secret of Standard Webhooks: whsec_ and base64".to_owned(),
+            })?);
         }
         let tls = TlsCredentials {
             authorities: policy.tls.ca.as_ref().map(|secret| authorities(secret, &text(secret)?)).transpose()?,
@@ -90,7 +111,7 @@ impl Credentials {
                 .map(|pair| identity(pair, &text(&pair.certificate)?, &text(&pair.key)?))
                 .transpose()?,
         };
-        Ok(Self { headers, tls })
+        Ok(Self { headers, signing, client, tls })
     }
 }
 
@@ -102,7 +123,7 @@ pub(super) fn sensitive(text: &str) -> Option<HeaderValue> {
 }
 
 fn certificates(secret: &SecretRef, pem: &str) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
-    let refuse = |problem: &str| CredentialError::Pem { secret: secret.clone(), problem: problem.to_owned() };
+    let refuse = |problem: &str| CredentialError::Unfit { secret: secret.clone(), problem: problem.to_owned() };
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| refuse("the PEM is broken: write each certificate as its file has it, dashes included"))?;
@@ -113,7 +134,7 @@ fn certificates(secret: &SecretRef, pem: &str) -> Result<Vec<CertificateDer<'sta
 }
 
 fn authorities(secret: &SecretRef, pem: &str) -> Result<Vec<reqwest::Certificate>, CredentialError> {
-    let refuse = || CredentialError::Pem {
+    let refuse = || CredentialError::Unfit {
         secret: secret.clone(),
         problem: "a certificate in it cannot be read as an authority's".to_owned(),
     };
@@ -127,7 +148,7 @@ fn authorities(secret: &SecretRef, pem: &str) -> Result<Vec<reqwest::Certificate
 }
 
 fn identity(pair: &ClientCertificate, certificate: &str, key: &str) -> Result<reqwest::Identity, CredentialError> {
-    let refuse = |problem: &str| CredentialError::Pem { secret: pair.key.clone(), problem: problem.to_owned() };
+    let refuse = |problem: &str| CredentialError::Unfit { secret: pair.key.clone(), problem: problem.to_owned() };
     let chain = certificates(&pair.certificate, certificate)?;
     let private = PrivateKeyDer::from_pem_slice(key.as_bytes())
         .map_err(|_| refuse("it holds no private key: write one in PEM that is not encrypted"))?;

@@ -4,14 +4,26 @@ use std::{error::Error, io};
 
 use rustls::AlertDescription;
 
-use super::resolver::{EveryAddressBlocked, ResolveFailed};
+use super::{
+    proxy,
+    resolver::{EveryAddressBlocked, ResolveFailed},
+};
 use crate::domain::{judge::Observation, row::Reason};
 
 /// What the TLS library says of a connection that was closed in the middle of a handshake.
 const HANDSHAKE_EOF: &str = "tls handshake eof";
 
+/// How the client begins to speak of a proxy that gave no tunnel.
+const TUNNEL_ERROR: &str = "tunnel error";
+
 /// Reads an error of sending. Texts are ours or the operating system's; none holds a URL.
-pub fn observe(error: &reqwest::Error) -> Observation {
+/// `proxied`: the connection was to a proxy first.
+pub fn observe(error: &reqwest::Error, proxied: bool) -> Observation {
+    let seen = seen(error);
+    if proxied { proxy::of_proxy(seen) } else { seen }
+}
+
+fn seen(error: &reqwest::Error) -> Observation {
     if let Some(EveryAddressBlocked(blocked)) = source(error) {
         return Observation::NotBuilt { reason: Reason::BLOCKED, detail: blocked.to_string() };
     }
@@ -112,9 +124,15 @@ fn not_connected(error: &reqwest::Error) -> Observation {
             return Observation::NotExecuted { reason: Reason::TLS, detail };
         }
         Some(io) => format!("connect: {}", io.kind()),
-        None => "connect: failed".to_owned(),
+        // What a proxy said to CONNECT: a text of the client's own.
+        None => tunnel_error(error).unwrap_or_else(|| "connect: failed".to_owned()),
     };
     Observation::NotExecuted { reason: Reason::CONNECT, detail }
+}
+
+fn tunnel_error(error: &reqwest::Error) -> Option<String> {
+    let chain = std::iter::successors(error.source(), |error| (*error).source());
+    chain.map(ToString::to_string).find(|text| text.starts_with(TUNNEL_ERROR))
 }
 
 fn source<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {

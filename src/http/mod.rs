@@ -7,9 +7,12 @@
 mod client;
 mod credentials;
 mod failure;
+mod proxy;
 mod request;
 mod resolver;
 mod sender;
+mod signature;
+mod token;
 
 pub use credentials::{CredentialError, Credentials};
 pub use request::{Body, RowRequest};

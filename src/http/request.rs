@@ -10,8 +10,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
+use super::{credentials::Credentials, signature};
 use crate::domain::{
-    destination::Endpoint,
+    destination::{Destination, Endpoint},
     judge::Observation,
     row::Reason,
     settings::{Policy, RequestPolicy},
@@ -69,22 +70,28 @@ pub enum Body {
 /// Checks everything that can be known before a connection is opened.
 pub fn endpoint(policy: &Policy, row: &RowRequest<'_>) -> Result<Endpoint, Observation> {
     let endpoint = Endpoint::for_key(row.endpoint, row.key).map_err(|error| invalid(error.to_string()))?;
+    check_address(policy, endpoint.destination())?;
+    Ok(endpoint)
+}
+
+/// Checks an address that no resolver will be asked for.
+pub fn check_address(policy: &Policy, destination: &Destination) -> Result<(), Observation> {
     // A name of the loopback interface is one whatever the resolver says (RFC 6761).
-    let host = endpoint.destination().host();
+    let host = destination.host();
     let named = (host == "localhost" || host.ends_with(".localhost")).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    if let Some(address) = endpoint.destination().address().or(named) {
-        policy
+    match destination.address().or(named) {
+        None => Ok(()),
+        Some(address) => policy
             .egress
             .check(address)
-            .map_err(|blocked| Observation::NotBuilt { reason: Reason::BLOCKED, detail: blocked.to_string() })?;
+            .map_err(|blocked| Observation::NotBuilt { reason: Reason::BLOCKED, detail: blocked.to_string() }),
     }
-    Ok(endpoint)
 }
 
 /// Builds the request.
 pub fn build(
     policy: &RequestPolicy,
-    credentials: &HeaderMap,
+    credentials: &Credentials,
     endpoint: &Endpoint,
     row: &RowRequest<'_>,
 ) -> Result<reqwest::Request, Observation> {
@@ -94,12 +101,14 @@ pub fn build(
         headers.insert(parse_name(name)?, parse_value(name, value)?);
     }
     let (key_header, key) = key(policy, row.key)?;
-    row_headers(row.headers, &key_header, &mut headers)?;
-    for (name, value) in credentials {
+    let fixed = RESERVED.iter().chain([&key_header]);
+    let of_signature = if credentials.signing.is_empty() { &[] } else { &signature::HEADERS[..] };
+    row_headers(row.headers, &fixed.chain(of_signature).collect::<Vec<_>>(), &mut headers)?;
+    for (name, value) in &credentials.headers {
         headers.insert(name.clone(), value.clone());
     }
     if let Some(userinfo) = endpoint.userinfo()
-        && !credentials.contains_key(header::AUTHORIZATION)
+        && !credentials.headers.contains_key(header::AUTHORIZATION)
     {
         headers.insert(header::AUTHORIZATION, basic(&userinfo.name, &userinfo.password)?);
     }
@@ -167,13 +176,13 @@ fn key(policy: &RequestPolicy, key: &str) -> Result<(HeaderName, HeaderValue), O
     Ok((name, value))
 }
 
-fn row_headers(json: Option<&str>, key_header: &HeaderName, headers: &mut HeaderMap) -> Result<(), Observation> {
+fn row_headers(json: Option<&str>, fixed: &[&HeaderName], headers: &mut HeaderMap) -> Result<(), Observation> {
     let Some(json) = json.filter(|json| *json != "null") else { return Ok(()) };
     let extra: BTreeMap<String, String> = serde_json::from_str(json)
         .map_err(|_| invalid("the headers column must hold an object of strings".to_owned()))?;
     for (name, value) in &extra {
         let parsed = parse_name(name)?;
-        if parsed == key_header || RESERVED.contains(&parsed) {
+        if fixed.contains(&&parsed) {
             return Err(invalid(format!("the headers column may not set {parsed}")));
         }
         headers.insert(parsed, parse_value(name, value)?);
@@ -204,6 +213,7 @@ fn text_value(text: &str) -> Result<HeaderValue, Observation> {
     HeaderValue::from_str(&spelled).map_err(|_| invalid("the operation cannot be sent in a header".to_owned()))
 }
 
-fn invalid(detail: String) -> Observation {
+/// Nothing can be sent, and why.
+pub fn invalid(detail: String) -> Observation {
     Observation::NotBuilt { reason: Reason::INVALID, detail }
 }

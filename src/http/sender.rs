@@ -5,17 +5,20 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::{
     client,
     credentials::Credentials,
     failure,
-    request::{self, RowRequest},
+    proxy::{self, ProxyCheck},
+    request::{self, Body, RowRequest},
     resolver::{Lookup, SystemLookup},
+    signature,
+    token::{Token, TokenSource},
 };
 use crate::domain::{
-    destination::Endpoint,
+    destination::{Endpoint, Scheme},
     json_pointer,
     judge::{Answer, Observation},
     retry_after,
@@ -28,14 +31,22 @@ const MAX_DOWNSTREAM_ID_CHARS: usize = 255;
 
 /// Why there can be no sender.
 #[derive(Debug, thiserror::Error)]
-#[error("build the HTTP client: {0}")]
-pub struct SendError(#[from] reqwest::Error);
+pub enum SendError {
+    /// The client could not be built.
+    #[error("build the HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+    /// Id and secret of the token endpoint's client cannot be sent.
+    #[error("the client's id or secret cannot be sent in a header")]
+    ClientSecret,
+}
 
 /// Sends rows under one policy.
 pub struct Sender {
     policy: Policy,
     credentials: Credentials,
     client: reqwest::Client,
+    tokens: Option<TokenSource>,
+    proxy: Option<ProxyCheck>,
 }
 
 /// What an attempt saw.
@@ -55,8 +66,13 @@ impl Sender {
 
     /// A sender that resolves names by `lookup`.
     pub fn with_lookup(policy: Policy, credentials: Credentials, lookup: Arc<dyn Lookup>) -> Result<Self, SendError> {
-        let client = client::build(&policy, &credentials.tls, lookup)?;
-        Ok(Self { policy, credentials, client })
+        let client = client::build(&policy, &credentials.tls, Arc::clone(&lookup))?;
+        let proxy = policy.request.proxy.as_deref().map(|proxy| ProxyCheck::new(proxy.clone(), lookup));
+        let tokens = match &credentials.client {
+            Some((client, secret)) => Some(TokenSource::new(client.clone(), secret).ok_or(SendError::ClientSecret)?),
+            None => None,
+        };
+        Ok(Self { policy, credentials, client, tokens, proxy })
     }
 
     /// The policy.
@@ -75,15 +91,68 @@ impl Sender {
     }
 
     async fn attempt(&self, endpoint: &Endpoint, row: &RowRequest<'_>, now: impl Fn() -> SystemTime) -> Observation {
-        let request = match request::build(&self.policy.request, &self.credentials.headers, endpoint, row) {
+        let mut request = match request::build(&self.policy.request, &self.credentials, endpoint, row) {
             Ok(request) => request,
             Err(seen) => return seen,
         };
-        let deadline = tokio::time::Instant::now() + self.policy.total_timeout;
-        match tokio::time::timeout_at(deadline, self.client.execute(request)).await {
+        let begun = tokio::time::Instant::now();
+        let deadline = begun + self.policy.total_timeout;
+        if let Some(proxy) = &self.proxy {
+            match tokio::time::timeout_at(deadline, proxy.admits(&self.policy, endpoint.destination())).await {
+                Ok(Ok(())) => {}
+                Ok(Err(seen)) => return seen,
+                Err(_) => {
+                    return Observation::NotExecuted {
+                        reason: Reason::DNS,
+                        detail: no_answer(self.policy.total_timeout),
+                    };
+                }
+            }
+        }
+        let token = match self.token(begun).await {
+            Ok(token) => token,
+            Err(why) => {
+                return Observation::NotExecuted { reason: Reason::TOKEN, detail: format!("token endpoint: {why}") };
+            }
+        };
+        let headers = request.headers_mut();
+        if let Some(token) = &token {
+            headers.insert(header::AUTHORIZATION, token.authorization.clone());
+        }
+        // After the token, for a receiver compares the time of a signature with its own.
+        if let Body::Unchanged(body) = &row.body
+            && signature::sign(&self.credentials.signing, row.key, now(), body, headers).is_none()
+        {
+            return request::invalid("the idempotency key cannot be sent".to_owned());
+        }
+        let seen = match tokio::time::timeout_at(deadline, self.client.execute(request)).await {
+            Ok(Ok(response)) if self.is_of_proxy(&response) => proxy::asks_for_credentials(),
             Ok(Ok(response)) => Observation::Answer(self.read(response, deadline, now).await),
-            Ok(Err(error)) => failure::observe(&error),
+            Ok(Err(error)) => failure::observe(&error, self.proxy.is_some()),
             Err(_) => Observation::Unknown { reason: Reason::TIMEOUT, detail: no_answer(self.policy.total_timeout) },
+        };
+        if let (Some(tokens), Some(token), Observation::Answer(answer)) = (&self.tokens, &token, &seen)
+            && answer.status == StatusCode::UNAUTHORIZED
+        {
+            tokens.drop_token(token);
+        }
+        seen
+    }
+
+    /// Whether an answer speaks of the way to the receiver. Over TLS the proxy's own answers end before the request.
+    fn is_of_proxy(&self, response: &reqwest::Response) -> bool {
+        let clear = response.url().scheme() == Scheme::Http.as_str();
+        self.proxy.is_some() && clear && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+    }
+
+    /// The token of this attempt, if the policy asks for one.
+    async fn token(&self, begun: tokio::time::Instant) -> Result<Option<Arc<Token>>, String> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        // At most half of the attempt's time, so that a slow token does not leave the request to run into its deadline.
+        let longest = self.policy.total_timeout / 2;
+        match tokio::time::timeout_at(begun + longest, tokens.token(&self.client, &self.policy)).await {
+            Ok(token) => token.map(Some),
+            Err(_) => Err(no_answer(longest)),
         }
     }
 

@@ -20,11 +20,16 @@ pub fn secret_refs(relay: &OutboxRelay, policy: Option<&DispatchPolicySpec>) -> 
         if let Some(basic) = &authentication.basic {
             refs.extend([basic.username_secret_ref.clone(), basic.password_secret_ref.clone()]);
         }
+        if let Some(client) = &authentication.oauth2_client_credentials {
+            refs.extend([client.client_id_secret_ref.clone(), client.client_secret_ref.clone()]);
+        }
     }
     if let Some(tls) = &policy.request.tls {
         let tls = [&tls.ca_secret_ref, &tls.client_certificate_secret_ref, &tls.client_key_secret_ref];
         refs.extend(tls.into_iter().flatten().cloned());
     }
+    let webhooks = policy.request.signing.iter().filter_map(|signing| signing.standard_webhooks.as_ref());
+    refs.extend(webhooks.flat_map(|webhooks| webhooks.secret_refs.clone()));
     refs
 }
 
@@ -43,12 +48,17 @@ mod tests {
                 "authentication": {
                     "bearer": { "secretRef": secret("bearer") },
                     "basic": { "usernameSecretRef": secret("user"), "passwordSecretRef": secret("password") },
+                    "oauth2ClientCredentials": {
+                        "tokenUrl": "https://login.test/token",
+                        "clientIdSecretRef": secret("client"), "clientSecretRef": secret("client-secret"),
+                    },
                 },
                 "tls": {
                     "caSecretRef": secret("ca"),
                     "clientCertificateSecretRef": secret("certificate"),
                     "clientKeySecretRef": secret("certificate-key"),
                 },
+                "signing": { "standardWebhooks": { "secretRefs": [secret("signing")] } },
             },
         })
     }

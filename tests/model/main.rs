@@ -117,7 +117,7 @@ fn every_row_ends_or_parks() {
 fn every_check_can_fail() {
     use Mutation as M;
     let (enforced, window, none) = (Setup::enforced, Setup::window, Setup::none);
-    for (setup, mutation, property) in [
+    for (setup, mutation, property) in vec![
         (enforced(), M::SettleWithoutToken, p::LOSER_WRITES_NOTHING),
         (enforced(), M::ClaimIgnoresLease, p::SENT_ONCE),
         (enforced(), M::ExpiredLeaseNotCounted, p::DEAD_IS_UNDONE),

@@ -10,7 +10,10 @@
 
 mod certificates;
 mod failures;
+mod proxy;
 mod receiver;
 mod sender;
 mod shape;
+mod signing;
 mod tls;
+mod tokens;

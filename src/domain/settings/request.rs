@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::domain::destination::Endpoint;
+
 /// The shape of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestPolicy {
@@ -15,6 +17,10 @@ pub struct RequestPolicy {
     pub authentication: Authentication,
     /// Whom it trusts and what it shows over TLS.
     pub tls: TlsPolicy,
+    /// The secrets by which requests are signed, newest first; empty: they are not.
+    pub signing: Vec<SecretRef>,
+    /// The only proxy; `None`: none, whatever the environment says.
+    pub proxy: Option<Box<Endpoint>>,
     /// Largest payload in bytes.
     pub max_body_bytes: usize,
     /// The header that carries the key.
@@ -48,6 +54,23 @@ pub enum Authentication {
         /// The password.
         password: SecretRef,
     },
+    /// A bearer token that is fetched.
+    ClientCredentials(Box<ClientCredentials>),
+}
+
+/// Where a token comes from, and for whom.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientCredentials {
+    /// The token endpoint.
+    pub token_endpoint: Endpoint,
+    /// The client's id.
+    pub id: SecretRef,
+    /// The client's secret.
+    pub secret: SecretRef,
+    /// What it shall permit.
+    pub scopes: Vec<String>,
+    /// For which receiver.
+    pub audience: Option<String>,
 }
 
 /// Whom the relay trusts over TLS, and what it shows.
