@@ -8,7 +8,7 @@ use super::{
     apply::{Prepared, Writer, check_ours},
     dereference::Children,
     desired::{Owner, RelayPlan, config_map, deployment, migration_job, names, pod_disruption_budget, service_account},
-    events::Happened,
+    events::{self, Happened},
     migration::{self, Migration},
     replicas::{self, Source},
     rollout,
@@ -129,6 +129,7 @@ async fn roll(
     writer: &Writer<'_>,
     context: &Context,
 ) -> Result<(), Error> {
+    let happened_before = outcome.happened.len();
     let mut plan = plan.clone();
     plan.pods.image = image(wanted.relay, outcome.deployment.as_ref(), context);
     config(there, &config_map::build(&plan.pods, names::RELAY), writer).await?;
@@ -149,6 +150,9 @@ async fn roll(
     let before = actual.as_ref().and_then(|actual| actual.metadata.generation);
     if applied.written && before != applied.object.metadata.generation {
         outcome.happened.push(Happened::began("RolloutStarted", "the pods' settings changed"));
+    }
+    if outcome.happened.len() > happened_before {
+        outcome.happened.extend(events::deletes_rows(&wanted.relay.spec.retention));
     }
     outcome.deployment = Some(applied.object);
     Ok(())

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
 
-use crate::api::OutboxRelayStatus;
+use crate::api::{OutboxRelayStatus, Retention};
 
 /// Something that happened to a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,18 @@ impl Happened {
     pub fn began(reason: &'static str, note: impl Into<String>) -> Self {
         Self { warning: false, reason, note: note.into() }
     }
+}
+
+/// What the pods that are rolled out will delete, and what goes with it. Said with each rollout, not with each visit.
+pub fn deletes_rows(retention: &Retention) -> Option<Happened> {
+    let ages = [("succeeded", retention.succeeded), ("dead", retention.dead)];
+    let deleted: Vec<String> =
+        ages.iter().filter_map(|(rows, age)| Some(format!("{rows} rows after {}", (*age)?))).collect();
+    let note = format!(
+        "retention deletes {}, and with each its unique key: the same intent inserted again would be performed again",
+        deleted.join(" and ")
+    );
+    (!deleted.is_empty()).then_some(Happened { warning: true, reason: "RetentionDeletesRows", note })
 }
 
 /// Reasons of `Ready` that are worth an event when they appear.
@@ -74,6 +86,17 @@ pub async fn publish(recorder: &Recorder, relay: &ObjectReference, happened: &[H
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_retention_that_deletes_rows_says_what_it_gives_up() {
+        let day = Some(crate::api::Duration::from_secs(7 * 24 * 3600));
+        assert_eq!(deletes_rows(&Retention { payload: day, ..Retention::default() }), None);
+        let happened = deletes_rows(&Retention { succeeded: day, dead: day, ..Retention::default() }).unwrap();
+        assert!(happened.warning);
+        assert!(happened.note.starts_with(
+            "retention deletes succeeded rows after 7d and dead rows after 7d, and with each its unique key"
+        ));
+    }
 
     fn status(ready: &str, reason: &str) -> OutboxRelayStatus {
         let condition = serde_json::json!({
