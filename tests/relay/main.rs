@@ -18,6 +18,7 @@ mod metrics;
 mod migration;
 mod pooler;
 mod processes;
+mod requests;
 mod resources;
 mod retention;
 mod support;

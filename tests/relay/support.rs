@@ -301,6 +301,10 @@ impl Relay {
             .arg(file)
             .args(more)
             .env("DATABASE_URL", url)
+            // A proxy that leads nowhere: none of the environment is ever used.
+            .envs(["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"].map(|name| (name, "http://127.0.0.1:1")))
+            .env_remove("NO_PROXY")
+            .env_remove("no_proxy")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
