@@ -104,7 +104,7 @@ impl Cli {
             Command::Cancel(args) => args.run().await,
             Command::Enqueue(args) => args.run().await,
             Command::Key(args) => args.run(),
-            Command::Policy(command) => Ok(command.run()),
+            Command::Policy(command) => command.run(),
             Command::Crd(args) => args.run(),
             Command::Sandbox(args) => args.run().await,
             Command::Demo(args) => args.run().await,

@@ -1,5 +1,7 @@
 //! YAML files that hold `OutboxRelay` and `DispatchPolicy` documents, as `kubectl apply` takes them.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -13,6 +15,8 @@ pub struct Documents {
     pub relays: Vec<OutboxRelay>,
     /// All policies.
     pub policies: Vec<DispatchPolicy>,
+    /// Names of policies that do not say whether their receiver deduplicates: with the defaults filled in, nobody could tell.
+    pub receiver_unsaid: BTreeSet<String>,
 }
 
 /// Reads the documents of one or more files, given as name and text. Returns every problem of every document at once.
@@ -57,7 +61,12 @@ fn one(documents: &mut Documents, value: &Value, place: &str) -> Result<(), Vec<
     let label = format!("{kind}/{name}");
     match kind {
         "OutboxRelay" => documents.relays.push(typed(value, &label)?),
-        "DispatchPolicy" => documents.policies.push(typed(value, &label)?),
+        "DispatchPolicy" => {
+            documents.policies.push(typed(value, &label)?);
+            if value.pointer("/spec/idempotency/receiver").is_none_or(Value::is_null) {
+                documents.receiver_unsaid.insert(name.to_owned());
+            }
+        }
         other => {
             return Err(vec![Problem::new(
                 format!("{place}: kind"),

@@ -15,7 +15,7 @@ pub use relay::{resolve, scope};
 pub use rules::check as check_against_schema;
 pub use secrets::secret_refs;
 
-use crate::api::DispatchPolicy;
+use crate::{api::DispatchPolicy, domain::settings::Policy};
 
 /// Something in a document that must change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,11 @@ impl std::fmt::Display for Problem {
 
 /// Checks a policy for itself. Returns every problem at once.
 pub fn check_policy(policy: &DispatchPolicy) -> Result<(), Vec<Problem>> {
+    policy_settings(policy).map(|_| ())
+}
+
+/// What a policy means by itself. Returns every problem at once.
+pub fn policy_settings(policy: &DispatchPolicy) -> Result<Policy, Vec<Problem>> {
     let name = policy.metadata.name.clone().unwrap_or_default();
-    policy::resolve(&policy.spec, &format!("DispatchPolicy/{name}")).map(|_| ())
+    policy::resolve(&policy.spec, &format!("DispatchPolicy/{name}"))
 }
