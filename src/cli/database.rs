@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::documents::SecretsArgs;
 use crate::{
-    api::{Database, SslMode},
+    api::{Database, SecretKeyRef},
+    spec::database,
     store::{ConnectSettings, SslSettings, TableName},
 };
 
@@ -39,16 +40,41 @@ pub fn settings(
     secrets: &SecretsArgs,
     role: Role,
 ) -> Result<ConnectSettings, String> {
+    let read = |reference: &SecretKeyRef| secrets.read_ref(reference);
     let url = match &args.database_url {
         Some(url) => url.clone(),
-        None => document_url(database, secrets, role)?,
+        None => document_url(database, &read, role)?,
     };
-    let root_cert_pem =
-        database.root_cert_secret_ref.as_ref().map(|reference| secrets.read_ref(reference)).transpose()?;
+    with_url(database, url, &read, role)
+}
+
+/// The connection settings of a document whose Secrets are read by `read`.
+pub fn settings_from(
+    database: &Database,
+    read: impl Fn(&SecretKeyRef) -> Result<String, String>,
+    role: Role,
+) -> Result<ConnectSettings, String> {
+    let url = document_url(database, &read, role)?;
+    with_url(database, url, &read, role)
+}
+
+/// The Secrets that [`settings_from`] reads.
+pub fn references(database: &Database, role: Role) -> impl Iterator<Item = &SecretKeyRef> {
+    let url = url_ref(database, role).or(database.password_secret_ref.as_ref());
+    url.into_iter().chain(&database.root_cert_secret_ref)
+}
+
+fn with_url(
+    database: &Database,
+    url: String,
+    read: &impl Fn(&SecretKeyRef) -> Result<String, String>,
+    role: Role,
+) -> Result<ConnectSettings, String> {
+    let root_cert_pem = database.root_cert_secret_ref.as_ref().map(read).transpose()?;
     Ok(ConnectSettings {
         url,
         ssl: SslSettings {
-            mode: database.sslmode.map(|mode| sslmode(mode).to_owned()),
+            mode: database.sslmode.map(|mode| database::ssl_mode(mode).to_owned()),
             root_cert_pem: root_cert_pem.map(String::into_bytes),
         },
         max_connections: database.max_connections.unsigned_abs(),
@@ -64,53 +90,24 @@ pub fn table(database: &Database) -> TableName {
     TableName::new(&database.schema, &database.table)
 }
 
-fn document_url(database: &Database, secrets: &SecretsArgs, role: Role) -> Result<String, String> {
-    let special = [&database.admin_url_secret_ref, &database.direct_url_secret_ref].into_iter().flatten().next();
-    let reference = match (role, special) {
-        (Role::Migration, Some(special)) => Some(special),
-        _ => database.url_secret_ref.as_ref(),
-    };
-    if let Some(reference) = reference {
-        return Ok(secrets.read_ref(reference)?.trim().to_owned());
+fn url_ref(database: &Database, role: Role) -> Option<&SecretKeyRef> {
+    match role {
+        Role::Relay => database.url_secret_ref.as_ref(),
+        Role::Migration => database::migration_url_ref(database),
     }
-    let password = database.password_secret_ref.as_ref().map(|reference| secrets.read_ref(reference)).transpose()?;
-    database_url(database, password.as_deref().map(str::trim_end)).ok_or_else(|| {
-        "the document says neither database.urlSecretRef nor database.host with dbname and user; or give --database-url".to_owned()
+}
+
+fn document_url(
+    database: &Database,
+    read: &impl Fn(&SecretKeyRef) -> Result<String, String>,
+    role: Role,
+) -> Result<String, String> {
+    if let Some(reference) = url_ref(database, role) {
+        return Ok(read(reference)?.trim().to_owned());
+    }
+    let password = database.password_secret_ref.as_ref().map(read).transpose()?;
+    database::url_of_parts(database, password.as_deref().map(str::trim_end)).ok_or_else(|| {
+        "the document says neither database.urlSecretRef nor database.host with dbname and user; or give --database-url"
+            .to_owned()
     })
-}
-
-/// The URL of a database that is given in parts.
-pub fn database_url(database: &Database, password: Option<&str>) -> Option<String> {
-    let (host, dbname, user) = (database.host.as_ref()?, database.dbname.as_ref()?, database.user.as_ref()?);
-    let mut url = url::Url::parse("postgres://host").ok()?;
-    url.set_host(Some(host)).ok()?;
-    url.set_port(Some(u16::try_from(database.port.unwrap_or(5432)).ok()?)).ok()?;
-    url.set_username(user).ok()?;
-    url.set_password(password).ok()?;
-    url.path_segments_mut().ok()?.clear().push(dbname);
-    Some(url.to_string())
-}
-
-/// libpq's word.
-pub fn sslmode(mode: SslMode) -> &'static str {
-    match mode {
-        SslMode::Disable => "disable",
-        SslMode::Prefer => "prefer",
-        SslMode::Require => "require",
-        SslMode::VerifyCa => "verify-ca",
-        SslMode::VerifyFull => "verify-full",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_make_a_url_whatever_they_hold() {
-        let database: Database =
-            serde_json::from_str(r#"{"host": "db.test", "dbname": "a/b", "user": "o@p"}"#).unwrap();
-        let url = database_url(&database, Some("p:w/d?#")).unwrap();
-        assert_eq!(url, "postgres://o%40p:p%3Aw%2Fd%3F%23@db.test:5432/a%2Fb");
-    }
 }

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{
     Error, INVALID,
+    cluster::RelayArg,
     database::{self, DatabaseArgs, Role},
     documents::{self, FileArgs, SecretsArgs},
 };
@@ -17,9 +18,11 @@ pub struct MigrateArgs {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
+    relay: RelayArg,
+    #[command(flatten)]
     secrets: SecretsArgs,
     /// Take database and table from the OutboxRelay of this file.
-    #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with_all = ["schema", "table"])]
+    #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with_all = ["schema", "table", "relay"])]
     files: Vec<PathBuf>,
     /// The table's schema.
     #[arg(long, default_value = "public")]
@@ -35,9 +38,13 @@ pub struct MigrateArgs {
 impl MigrateArgs {
     /// Migrates.
     pub async fn run(self) -> Result<ExitCode, Error> {
-        let (settings, table) = match self.target() {
-            Ok(target) => target,
-            Err(code) => return Ok(code),
+        let (settings, table) = match self.relay.find(&self.database, Role::Migration).await? {
+            Some(Ok((settings, table))) => (Some(settings), table),
+            Some(Err(code)) => return Ok(code),
+            None => match self.target() {
+                Ok(target) => target,
+                Err(code) => return Ok(code),
+            },
         };
         if self.dry_run {
             for script in migrate::plan(&table) {
@@ -50,7 +57,7 @@ impl MigrateArgs {
         }
         let Some(settings) = settings else {
             eprintln!(
-                "outbox: say which database: --database-url URL, DATABASE_URL, or -f FILE with --secrets-dir DIR"
+                "outbox: say which database: --relay NS/NAME, --database-url URL, DATABASE_URL, or -f FILE with --secrets-dir DIR"
             );
             return Ok(ExitCode::from(INVALID));
         };

@@ -2,6 +2,7 @@
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "doc comments here are help texts, shown as they are")]
 
 mod cancel;
+mod cluster;
 mod controller;
 mod crd;
 mod database;

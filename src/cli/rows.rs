@@ -11,7 +11,11 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::{Error, INVALID, database::DatabaseArgs};
+use super::{
+    Error, INVALID,
+    cluster::RelayArg,
+    database::{DatabaseArgs, Role},
+};
 use crate::store::{ConnectSettings, Db, SslSettings, StoreError, TableName, people};
 
 /// Which table a command works on.
@@ -19,6 +23,8 @@ use crate::store::{ConnectSettings, Db, SslSettings, StoreError, TableName, peop
 pub struct TargetArgs {
     #[command(flatten)]
     database: DatabaseArgs,
+    #[command(flatten)]
+    relay: RelayArg,
     /// The table's schema.
     #[arg(long, default_value = "public")]
     schema: String,
@@ -38,23 +44,37 @@ pub struct Target {
 impl TargetArgs {
     /// Connects, and looks whether the table is migrated. The inner error is the exit code, its reason shown.
     pub async fn open(&self) -> Result<Result<Target, ExitCode>, Error> {
-        let Some(url) = &self.database.database_url else {
-            return Ok(Err(refuse("say which database: --database-url URL or DATABASE_URL")));
-        };
-        let settings = ConnectSettings {
-            url: url.clone(),
-            ssl: SslSettings::default(),
-            max_connections: 1,
-            application_name: "outbox".to_owned(),
+        let (settings, table) = match self.settings().await? {
+            Ok(found) => found,
+            Err(code) => return Ok(Err(code)),
         };
         let db = match Db::connect_lazy(&settings) {
             Ok(db) => db,
             Err(error @ StoreError::Settings(_)) => return Ok(Err(refuse(&error.to_string()))),
             Err(error) => return Err(error.into()),
         };
-        let table = TableName::new(&self.schema, &self.table);
         people::ready(&db, &table).await?;
         Ok(Ok(Target { db, table }))
+    }
+
+    async fn settings(&self) -> Result<Result<(ConnectSettings, TableName), ExitCode>, Error> {
+        let application_name = "outbox".to_owned();
+        match self.relay.find(&self.database, Role::Relay).await? {
+            Some(Ok((settings, table))) => {
+                Ok(Ok((ConnectSettings { max_connections: 1, application_name, ..settings }, table)))
+            }
+            Some(Err(code)) => Ok(Err(code)),
+            None => {
+                let Some(url) = self.database.database_url.clone() else {
+                    return Ok(Err(refuse(
+                        "say which database: --relay NS/NAME, or --database-url URL or DATABASE_URL",
+                    )));
+                };
+                let settings =
+                    ConnectSettings { url, ssl: SslSettings::default(), max_connections: 1, application_name };
+                Ok(Ok((settings, TableName::new(&self.schema, &self.table))))
+            }
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use super::{
     },
 };
 use crate::{
-    api::{Database, DispatchPolicy, Migrations, OutboxRelay, SecretKeyRef, SslMode},
-    spec,
+    api::{Database, DispatchPolicy, Migrations, OutboxRelay, SecretKeyRef},
+    spec::{self, database},
     store::{ConnectSettings, SslSettings, TableName},
 };
 
@@ -182,9 +182,8 @@ fn secrets_hash(owner: &Owner, refs: &BTreeSet<SecretKeyRef>, secrets: &Secrets)
 
 /// Migrations connect by `adminUrlSecretRef`, else `directUrlSecretRef`, else as the relay does.
 fn migration_refs(database: &Database) -> BTreeSet<SecretKeyRef> {
-    let special = database.admin_url_secret_ref.as_ref().or(database.direct_url_secret_ref.as_ref());
-    let own = database.url_secret_ref.as_ref().or(database.password_secret_ref.as_ref());
-    [special.or(own), database.root_cert_secret_ref.as_ref()].into_iter().flatten().cloned().collect()
+    let reference = database::migration_url_ref(database).or(database.password_secret_ref.as_ref());
+    [reference, database.root_cert_secret_ref.as_ref()].into_iter().flatten().cloned().collect()
 }
 
 fn migration(relay: &OutboxRelay, owner: &Owner, secrets: &Secrets) -> Result<MigrationPlan, Finding> {
@@ -227,38 +226,18 @@ fn connect(database: &Database, secrets: &Secrets) -> Result<ConnectSettings, Fi
         text(&url.0)?.trim().to_owned()
     } else {
         let password = read(&database.password_secret_ref).map(|password| text(&password.0)).transpose()?;
-        url_of_parts(database, password.as_deref().map(str::trim_end))
+        database::url_of_parts(database, password.as_deref().map(str::trim_end))
             .ok_or_else(|| invalid("database.host and its parts make no URL"))?
     };
     Ok(ConnectSettings {
         url,
         ssl: SslSettings {
-            mode: database.sslmode.map(|mode| ssl_mode(mode).to_owned()),
+            mode: database.sslmode.map(|mode| database::ssl_mode(mode).to_owned()),
             root_cert_pem: read(&database.root_cert_secret_ref).map(|pem| pem.0.clone()),
         },
         max_connections: OPERATOR_CONNECTIONS,
         application_name: "outbox-operator".to_owned(),
     })
-}
-
-fn url_of_parts(database: &Database, password: Option<&str>) -> Option<String> {
-    let mut url = url::Url::parse("postgres://localhost").ok()?;
-    url.set_host(database.host.as_deref()).ok()?;
-    url.set_port(database.port.map(u16::try_from).transpose().ok()?).ok()?;
-    url.set_username(database.user.as_deref()?).ok()?;
-    url.set_password(password).ok()?;
-    url.path_segments_mut().ok()?.push(database.dbname.as_deref()?);
-    Some(url.into())
-}
-
-fn ssl_mode(mode: SslMode) -> &'static str {
-    match mode {
-        SslMode::Disable => "disable",
-        SslMode::Prefer => "prefer",
-        SslMode::Require => "require",
-        SslMode::VerifyCa => "verify-ca",
-        SslMode::VerifyFull => "verify-full",
-    }
 }
 
 #[cfg(test)]

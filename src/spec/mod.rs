@@ -3,6 +3,7 @@
 //! The CRD's own schema and CEL rules judge a document read from a file just as the API server judges one that is applied
 //! ([`document`]); what needs two documents, or more than a schema can say, is judged here for both ([`resolve`]).
 
+pub mod database;
 mod document;
 mod policy;
 mod relay;

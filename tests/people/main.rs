@@ -10,6 +10,7 @@
 
 mod bulk;
 mod cancel;
+mod cluster;
 mod commands;
 mod dead;
 mod help;

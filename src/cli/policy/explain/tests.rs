@@ -1,5 +1,10 @@
 //! Whole explanations against `tests/golden/explain-*.txt` (`UPDATE_GOLDEN=1` writes them), and the numbers in circulation.
 
+#![expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the methods alone are not general enough over lifetimes"
+)]
+
 use std::{env, fs, path::Path};
 
 use super::*;
