@@ -6,15 +6,18 @@
 mod byte_quantity;
 mod definition;
 mod duration;
+mod ordering;
 mod policy;
 mod reference;
 mod relay;
 mod request;
+mod route;
 mod status;
 
 pub use byte_quantity::{ByteQuantity, ByteQuantityError};
 pub use definition::definition;
 pub use duration::{Duration, DurationError};
+pub use ordering::{OnDead, Ordering, OrderingMode};
 pub use policy::{
     BackoffKind, BodyRule, Classification, ClassifiedVerdict, Destination, DispatchPolicy, DispatchPolicySpec,
     DownstreamId, Egress, HeaderRule, History, Hold, Idempotency, KeyFormat, Receiver, Response, Retry, RetryAfter,
@@ -29,6 +32,7 @@ pub use request::{
     Authentication, Basic, Bearer, Method, OAuth2ClientCredentials, Request, SecretHeader, Signing, StandardWebhooks,
     Tls,
 };
+pub use route::{PolicyRoute, RouteMatch};
 pub use status::{BacklogStatus, OutboxRelayStatus, ScalingStatus};
 
 /// The API group of both kinds.

@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, Request, duration::cel_duration};
+use super::{Duration, Ordering, Request, duration::cel_duration};
 
 /// How the rows of a relay are sent, judged and repeated.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +38,8 @@ pub struct DispatchPolicySpec {
     pub classify: Vec<Classification>,
     /// How much of a destination's load is ours, and when it gets none.
     pub destination: Destination,
+    /// Whether rows of one entity go one at a time.
+    pub ordering: Ordering,
     /// Which addresses may be connected to.
     pub egress: Egress,
     /// What is read from an answer.

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ByteQuantity, Duration, OutboxRelayStatus, PolicyRef, SecretKeyRef, duration::cel_duration};
+use super::{ByteQuantity, Duration, OutboxRelayStatus, PolicyRef, PolicyRoute, SecretKeyRef, duration::cel_duration};
 
 /// A relay that sends the due rows of one outbox table.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,9 +52,13 @@ pub struct OutboxRelaySpec {
         inner(length(equal = 36), regex(pattern = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"))
     )]
     pub tenants: Vec<String>,
-    /// The policy of the rows; unset: the defaults of `DispatchPolicy`.
+    /// The policy of rows that no route matches; unset: the defaults of `DispatchPolicy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_ref: Option<PolicyRef>,
+    /// Rows that go by a policy of their own; the first route that matches wins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub routes: Vec<PolicyRoute>,
     /// Requests in flight per pod.
     #[serde(default = "default_concurrency")]
     #[schemars(range(min = 1, max = 4096))]

@@ -96,7 +96,7 @@ impl Cli {
         logs::init(&self.log, self.log_format);
         let result = match self.command {
             Command::Controller(args) => args.run().await,
-            Command::Relay(args) => args.run().await,
+            Command::Relay(args) => Box::pin(args.run()).await,
             Command::Migrate(args) => args.run().await,
             Command::Status(args) => args.run().await,
             Command::Dead(command) => command.run().await,

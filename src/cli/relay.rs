@@ -6,6 +6,7 @@ use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::{
     Error, INVALID,
@@ -15,11 +16,11 @@ use super::{
 };
 use crate::{
     api::OutboxRelay,
-    domain::settings::RelaySettings,
+    domain::settings::{NamedPolicy, RelaySettings},
     http::Sender,
-    relay::{self, Relay},
+    relay::{self, Relay, Senders},
     spec,
-    store::{self, ConnectSettings, Db, Preflight, StoreError, TableName, migrate},
+    store::{self, ConnectSettings, Db, Preflight, Registered, StoreError, TableName, migrate},
     telemetry::{log_limit::LogLimit, relay_metrics::RelayMetrics, server},
 };
 
@@ -54,7 +55,7 @@ struct Resolved {
     table: TableName,
     connect: ConnectSettings,
     migrate: ConnectSettings,
-    sender: Sender,
+    senders: Senders,
 }
 
 impl RelayArgs {
@@ -82,9 +83,13 @@ impl RelayArgs {
                 table: resolved.table,
                 settings: resolved.settings,
                 worker,
-                sender: resolved.sender,
+                senders: resolved.senders,
                 metrics,
             };
+            if let Some(refusal) = register(&relay, &ready, &stop).await? {
+                eprintln!("outbox: {refusal}");
+                return Ok(ExitCode::from(INVALID));
+            }
             Box::pin(relay::run(relay, ready, stop)).await;
         }
         // The last scrape sees the last counts: the server goes last.
@@ -114,9 +119,15 @@ impl RelayArgs {
         let connect = of(Role::Relay).map_err(refuse)?;
         // Only a relay that migrates by itself needs the other connection's secret.
         let migrate = if settings.migrate { of(Role::Migration).map_err(refuse)? } else { connect.clone() };
-        let credentials = self.secrets.credentials(&settings.policy).map_err(refuse)?;
-        let sender = Sender::new(settings.policy.clone(), credentials).map_err(|error| refuse(error.to_string()))?;
-        Ok(Resolved { table: database::table(database), settings, connect, migrate, sender })
+        let sender = |named: &NamedPolicy| {
+            let credentials = self.secrets.credentials(&named.policy).map_err(refuse)?;
+            Sender::new(named.policy.clone(), credentials).map_err(|error| refuse(error.to_string()))
+        };
+        let senders = Senders {
+            own: sender(&settings.policies.own)?,
+            others: settings.policies.others.iter().map(sender).collect::<Result<_, _>>()?,
+        };
+        Ok(Resolved { table: database::table(database), settings, connect, migrate, senders })
     }
 }
 
@@ -161,6 +172,32 @@ async fn prepare(
         let _ = ready.send_replace(Err(why));
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
+            () = tokio::time::sleep(PREFLIGHT_PAUSE) => {}
+        }
+    }
+}
+
+/// Registers the relay as one that serves the table, and says why where it may not.
+async fn register(
+    relay: &Relay,
+    ready: &watch::Sender<Result<(), String>>,
+    stop: &CancellationToken,
+) -> Result<Option<String>, StoreError> {
+    let tenants: Vec<Uuid> = relay.settings.tenants.iter().filter_map(|text| Uuid::parse_str(text).ok()).collect();
+    loop {
+        match store::register(&relay.db, &relay.table, &relay.registration(&tenants)).await {
+            Ok(Registered::Alone) => return Ok(None),
+            Ok(Registered::Overlaps { relay: other }) => {
+                return Ok(Some(format!(
+                    "relay {other} serves rows of the same tenants in {} already: give each relay tenants of its own (spec.tenants), or stop that one; a relay that was killed counts for 30 s more",
+                    relay.table.qualified()
+                )));
+            }
+            Err(error) if !error.is_transient() => return Err(error),
+            Err(error) => _ = ready.send_replace(Err(error.to_string())),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(PREFLIGHT_PAUSE) => {}
         }
     }

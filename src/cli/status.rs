@@ -59,6 +59,10 @@ fn text(target: &Target, report: &StatusReport, ended: bool) -> String {
     if report.saturated {
         text.push_str("counting stopped at 1,000,000 rows: there are more\n");
     }
+    if report.unassigned > 0 {
+        let rows = number(report.unassigned);
+        let _ = writeln!(text, "{rows} of the due rows are served by no running relay: see the tenants of the relays");
+    }
     if report.more_destinations {
         text.push_str("more destinations are not listed; the first line counts them\n");
     }
@@ -190,5 +194,6 @@ fn document(report: &StatusReport, ended: bool) -> Value {
         "holds": holds,
         "top_errors": errors,
         "saturated": report.saturated,
+        "unassigned": report.unassigned,
     })
 }

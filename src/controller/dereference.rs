@@ -32,11 +32,9 @@ use crate::{
 /// Children listed at most. A relay has one ConfigMap and one Job at rest, and a few more during a change.
 const LIST_LIMIT: u32 = 100;
 
-/// The policy that the relay names.
+/// A policy that the relay names.
 #[derive(Clone, Debug)]
 pub enum Policy {
-    /// The relay names none: the defaults hold.
-    Default,
     /// It is there.
     Found(Box<DispatchPolicy>),
     /// It is not.
@@ -70,8 +68,8 @@ pub type Secrets = BTreeMap<SecretKeyRef, Result<Value, MissingSecret>>;
 /// What the relay names.
 #[derive(Clone, Debug)]
 pub struct Referenced {
-    /// The policy.
-    pub policy: Policy,
+    /// The policies, by name.
+    pub policies: BTreeMap<String, Policy>,
     /// The Secret keys of pods, migrations and the operator's own connection.
     pub secrets: Secrets,
 }
@@ -99,24 +97,25 @@ pub async fn references(
     owner: &Owner,
     noted: &References,
 ) -> Result<Referenced, Error> {
-    let policy_name = relay.spec.policy_ref.as_ref().map(|policy| policy.name.clone());
-    noted.note_policy(owner, policy_name.as_deref());
-    let policy = match policy_name {
-        None => Policy::Default,
-        Some(name) => policy(client, &owner.namespace, &name).await?,
-    };
-    let refs = secret_refs(relay, &policy);
+    let names: BTreeSet<String> = spec::policy_names(relay).into_iter().flatten().collect();
+    noted.note_policies(owner, names.clone());
+    let mut policies = BTreeMap::new();
+    for name in names {
+        let policy = policy(client, &owner.namespace, &name).await?;
+        policies.insert(name, policy);
+    }
+    let refs = secret_refs(relay, &policies);
     noted.note_secrets(owner, refs.iter().map(|reference| reference.name.clone()).collect());
-    Ok(Referenced { policy, secrets: secrets(client, &owner.namespace, refs).await? })
+    Ok(Referenced { policies, secrets: secrets(client, &owner.namespace, refs).await? })
 }
 
 /// The keys that pods, migrations and the operator's own connection read.
-fn secret_refs(relay: &OutboxRelay, policy: &Policy) -> BTreeSet<SecretKeyRef> {
-    let policy = match policy {
+fn secret_refs(relay: &OutboxRelay, policies: &BTreeMap<String, Policy>) -> BTreeSet<SecretKeyRef> {
+    let found = policies.values().filter_map(|policy| match policy {
         Policy::Found(policy) => Some(&policy.spec),
         _ => None,
-    };
-    let mut refs = spec::secret_refs(relay, policy);
+    });
+    let mut refs = spec::secret_refs(relay, found);
     let database = &relay.spec.database;
     refs.extend([&database.admin_url_secret_ref, &database.direct_url_secret_ref].into_iter().flatten().cloned());
     refs

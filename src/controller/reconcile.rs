@@ -84,9 +84,12 @@ async fn visit(relay: &OutboxRelay, key: &RelayKey, context: &Context) -> Result
     let read = dereference::references(&context.clients.calls, relay, &owner, &context.references).await?;
     let there = dereference::children(&context.clients.calls, &owner).await?;
     // 2. validate (no client)
-    let validated = validate::validate(relay, &owner, &read);
+    let mut validated = validate::validate(relay, &owner, &read);
     // 3. decide (no client)
     let observation = observe(key, &validated, context);
+    if let Some(other) = overlap(observation.as_ref()) {
+        validated.refuse(overlapping(relay, other));
+    }
     let now = Instant::now();
     let version = version(observation.as_ref());
     let automatic = relay.spec.migrations == Migrations::Auto;
@@ -159,6 +162,20 @@ fn observe(key: &RelayKey, validated: &Validated, context: &Context) -> Option<O
         Err(finding) => tracing::debug!(relay = %key, reason = finding.reason, "no new way to the database"),
     }
     context.sampler.observe(key)
+}
+
+/// The relay that was there first and serves some of the same rows.
+fn overlap(observation: Option<&Observation>) -> Option<&str> {
+    observation.and_then(|observation| observation.last.as_ref()).and_then(|(_, sample)| sample.overlaps.as_deref())
+}
+
+fn overlapping(relay: &OutboxRelay, other: &str) -> Finding {
+    let database = &relay.spec.database;
+    let message = format!(
+        "relay {other} was there first and serves rows of the same tenants in {:?}.{:?}: give each relay tenants of its own (spec.tenants), or delete one",
+        database.schema, database.table
+    );
+    Finding { reason: "TableOverlap", message }
 }
 
 fn version(observation: Option<&Observation>) -> Version {

@@ -11,7 +11,7 @@ use super::{RelayKey, desired::Owner};
 
 #[derive(Default)]
 struct Named {
-    policy: Option<String>,
+    policies: BTreeSet<String>,
     secrets: BTreeSet<String>,
 }
 
@@ -22,12 +22,12 @@ pub struct References {
 }
 
 impl References {
-    /// Notes the policy that a relay names.
-    pub fn note_policy(&self, owner: &Owner, policy: Option<&str>) {
-        self.with(|relays| relays.entry(key(owner)).or_default().policy = policy.map(str::to_owned));
+    /// Notes the policies that a relay names.
+    pub fn note_policies(&self, owner: &Owner, policies: BTreeSet<String>) {
+        self.with(|relays| relays.entry(key(owner)).or_default().policies = policies);
     }
 
-    /// Notes the Secrets that a relay and its policy name.
+    /// Notes the Secrets that a relay and its policies name.
     pub fn note_secrets(&self, owner: &Owner, secrets: BTreeSet<String>) {
         self.with(|relays| relays.entry(key(owner)).or_default().secrets = secrets);
     }
@@ -39,7 +39,7 @@ impl References {
 
     /// The relays that name a policy.
     pub fn of_policy(&self, namespace: &str, name: &str) -> Vec<RelayKey> {
-        self.matching(namespace, |named| named.policy.as_deref() == Some(name))
+        self.matching(namespace, |named| named.policies.contains(name))
     }
 
     /// The relays that name a Secret.

@@ -83,6 +83,7 @@ struct News {
     sampled: bool,
     version: Option<i32>,
     rows: Option<BacklogRows>,
+    overlaps: Option<String>,
     error: Option<SampleError>,
 }
 
@@ -128,7 +129,7 @@ impl Sampler {
             let fingerprint = target.fingerprint.clone();
             if let Some(entry) = state.relays.get_mut(relay) {
                 let moved = entry.target.fingerprint != fingerprint || entry.target.table != target.table;
-                if moved || entry.target.tenants != target.tenants || entry.target.scope != target.scope {
+                if moved || entry.target.served != target.served {
                     entry.next_at = now;
                 }
                 entry.target = target;
@@ -225,6 +226,7 @@ impl Entry {
             sampled: sample.is_some(),
             version: sample.and_then(|sample| sample.schema_version),
             rows,
+            overlaps: sample.and_then(|sample| sample.overlaps.clone()),
             error: self.observation.error.clone(),
         }
     }
@@ -247,9 +249,9 @@ impl Inner {
             }
             let Some(target) = self.target(&relay, &fingerprint) else { continue };
             let result = match &db {
-                Some(db) => backlog::sample(db, &target.table, &target.scope, &target.tenants).await,
+                Some(db) => backlog::sample(db, &target.table, &relay.to_string(), &target.served).await,
                 None => match Db::connect_lazy(&target.connect) {
-                    Ok(new) => backlog::sample(db.insert(new), &target.table, &target.scope, &target.tenants).await,
+                    Ok(new) => backlog::sample(db.insert(new), &target.table, &relay.to_string(), &target.served).await,
                     Err(error) => Err(error),
                 },
             };

@@ -1,6 +1,9 @@
 //! Turns what was read into types that cannot be wrong. Pure; nothing after it looks at the raw spec to find a mistake.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -17,7 +20,7 @@ use super::{
 use crate::{
     api::{Database, DispatchPolicy, Migrations, OutboxRelay, SecretKeyRef},
     spec::{self, database},
-    store::{ConnectSettings, SslSettings, TableName},
+    store::{ConnectSettings, SslSettings, TableName, backlog::Served},
 };
 
 /// Bytes of the Secrets' hash in the pod template: 4. The key (the relay's uid) is no secret, so the hash is cut so short
@@ -44,10 +47,8 @@ pub struct Target {
     pub fingerprint: String,
     /// The table.
     pub table: TableName,
-    /// Whose holds count.
-    pub scope: String,
-    /// The tenants, if the relay serves only some.
-    pub tenants: Vec<Uuid>,
+    /// Which rows the relay serves.
+    pub served: Served,
 }
 
 /// What a migration Job is made of.
@@ -70,34 +71,46 @@ pub struct Validated {
     pub migration: Option<Result<MigrationPlan, Finding>>,
 }
 
+impl Validated {
+    /// Something stands in the way that was found elsewhere: no pods are made, and it comes first.
+    pub fn refuse(&mut self, finding: Finding) {
+        match &mut self.pods {
+            Ok(_) => self.pods = Err(vec![finding]),
+            Err(findings) => findings.insert(0, finding),
+        }
+    }
+}
+
 /// Validates a relay with what it names.
 pub fn validate(relay: &OutboxRelay, owner: &Owner, read: &Referenced) -> Validated {
-    let policies: Vec<DispatchPolicy> = match &read.policy {
-        Policy::Found(policy) => vec![(**policy).clone()],
-        _ => Vec::new(),
-    };
-    let settings = settings(relay, &read.policy, &policies);
+    let found = read.policies.values().filter_map(|policy| match policy {
+        Policy::Found(policy) => Some((**policy).clone()),
+        _ => None,
+    });
+    let policies: Vec<DispatchPolicy> = found.collect();
+    let settings = settings(relay, &read.policies, &policies);
     Validated {
-        target: target(relay, &read.secrets),
+        target: target(relay, &policies, &read.secrets),
         policies: settings.as_ref().map(|_| ()).map_err(Clone::clone),
         pods: pods(relay, owner, read, &policies, settings),
         migration: (relay.spec.migrations == Migrations::Auto).then(|| migration(relay, owner, &read.secrets)),
     }
 }
 
-/// The policy's deadline in whole seconds, if relay and policy fit.
-fn settings(relay: &OutboxRelay, policy: &Policy, policies: &[DispatchPolicy]) -> Result<i64, Finding> {
-    if let Policy::Undecodable(error) = policy {
-        let name = relay.spec.policy_ref.as_ref().map_or("", |policy| policy.name.as_str());
-        let message = format!("DispatchPolicy {name:?} cannot be read: {error}");
-        return Err(Finding { reason: "PolicyInvalid", message });
+/// The longest of the policies' deadlines in whole seconds, if relay and policies fit.
+fn settings(relay: &OutboxRelay, read: &BTreeMap<String, Policy>, policies: &[DispatchPolicy]) -> Result<i64, Finding> {
+    for (name, policy) in read {
+        if let Policy::Undecodable(error) = policy {
+            let message = format!("DispatchPolicy {name:?} cannot be read: {error}");
+            return Err(Finding { reason: "PolicyInvalid", message });
+        }
     }
     let settings = spec::resolve(relay, policies).map_err(|problems| {
         let reason = problems.first().map_or("Invalid", |problem| problem.code);
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Finding { reason, message: all.join("; ") }
     })?;
-    let total = settings.policy.total_timeout;
+    let total = settings.policies.longest_deadline();
     let whole = total.as_secs() + u64::from(total.subsec_nanos() > 0);
     Ok(i64::try_from(whole).unwrap_or(i64::MAX))
 }
@@ -109,7 +122,7 @@ fn pods(
     policies: &[DispatchPolicy],
     settings: Result<i64, Finding>,
 ) -> Result<RelayPlan, Vec<Finding>> {
-    let refs = spec::secret_refs(relay, policies.first().map(|policy| &policy.spec));
+    let refs = spec::secret_refs(relay, policies.iter().map(|policy| &policy.spec));
     let mut findings: Vec<Finding> = missing(&refs, &read.secrets).into_iter().collect();
     let deadline_seconds = settings.map_err(|finding| findings.insert(0, finding)).ok();
     let documents = serialised(documents::for_pods(relay, policies)).map_err(|finding| findings.push(finding)).ok();
@@ -195,7 +208,7 @@ fn migration(relay: &OutboxRelay, owner: &Owner, secrets: &Secrets) -> Result<Mi
     Ok(MigrationPlan { pods: pod_plan(relay, owner, documents, refs) })
 }
 
-fn target(relay: &OutboxRelay, secrets: &Secrets) -> Result<Target, Finding> {
+fn target(relay: &OutboxRelay, policies: &[DispatchPolicy], secrets: &Secrets) -> Result<Target, Finding> {
     let database = &relay.spec.database;
     let refs = [&database.url_secret_ref, &database.password_secret_ref, &database.root_cert_secret_ref];
     let refs: BTreeSet<SecretKeyRef> = refs.into_iter().flatten().cloned().collect();
@@ -210,9 +223,23 @@ fn target(relay: &OutboxRelay, secrets: &Secrets) -> Result<Target, Finding> {
         connect,
         fingerprint,
         table: TableName::new(database.schema.clone(), database.table.clone()),
-        scope: crate::spec::scope(relay),
-        tenants: relay.spec.tenants.iter().filter_map(|tenant| Uuid::parse_str(tenant).ok()).collect(),
+        served: served(relay, policies),
     })
+}
+
+/// As far as the policies are there: a relay is looked at also while one is missing.
+fn served(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Served {
+    let ordering = |name: Option<String>| {
+        let found = policies.iter().find(|policy| policy.metadata.name == name);
+        found.filter(|_| name.is_some()).and_then(|policy| spec::ordering(&policy.spec))
+    };
+    let names = spec::policy_names(relay);
+    Served {
+        scopes: names.iter().map(|name| spec::scope(relay, name.as_deref())).collect(),
+        ordering: names.into_iter().map(ordering).collect(),
+        routing: spec::routing(relay),
+        tenants: relay.spec.tenants.iter().filter_map(|tenant| Uuid::parse_str(tenant).ok()).collect(),
+    }
 }
 
 fn connect(database: &Database, secrets: &Secrets) -> Result<ConnectSettings, Finding> {

@@ -10,6 +10,7 @@ pub mod judge;
 pub mod key;
 pub mod memory;
 pub mod retry_after;
+pub mod routing;
 pub mod row;
 #[cfg(test)]
 mod samples;

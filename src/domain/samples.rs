@@ -38,6 +38,7 @@ pub fn policy() -> Policy {
         hold: HoldPolicy { after_failures: 5, base: Duration::from_secs(5), cap: Duration::from_mins(10) },
         max_in_flight: None,
         rate_per_second: None,
+        ordering: None,
         egress: EgressRules::default(),
         max_response_bytes: 1 << 16,
         downstream_id: DownstreamIdSource::Pointer("/id".to_owned()),

@@ -4,7 +4,7 @@ mod request;
 
 use std::time::Duration;
 
-use super::{backoff::Backoff, egress::EgressRules, hold::HoldPolicy, row::Reason};
+use super::{backoff::Backoff, egress::EgressRules, hold::HoldPolicy, routing::Routing, row::Reason};
 
 pub use request::{Authentication, ClientCertificate, ClientCredentials, RequestPolicy, SecretRef, TlsPolicy};
 
@@ -16,8 +16,6 @@ pub const LEASE_MARGIN: Duration = Duration::from_secs(2);
 pub struct RelaySettings {
     /// `namespace/name`, or the name alone.
     pub name: String,
-    /// Whose holds these are, in the table of destinations: relay and policy, for other credentials are another hold.
-    pub scope: String,
     /// Tenants whose rows are served; empty: all. Canonical UUID text.
     pub tenants: Vec<String>,
     /// Connections per pod.
@@ -39,7 +37,49 @@ pub struct RelaySettings {
     /// Whether a relay run by hand migrates at its start.
     pub migrate: bool,
     /// How rows are sent, judged and repeated.
+    pub policies: Policies,
+    /// Which row goes by which policy.
+    pub routing: Routing,
+}
+
+/// A relay's policies by number, as its routes refer to them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policies {
+    /// Number 0: of rows that no route matches.
+    pub own: NamedPolicy,
+    /// From number 1 on.
+    pub others: Vec<NamedPolicy>,
+}
+
+/// A policy of a relay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedPolicy {
+    /// Whose holds these are, in the table of destinations: relay and policy, for other credentials are another hold.
+    pub scope: String,
+    /// The policy.
     pub policy: Policy,
+}
+
+impl Policies {
+    /// The policy of a number.
+    pub fn get(&self, number: usize) -> &NamedPolicy {
+        number.checked_sub(1).and_then(|other| self.others.get(other)).unwrap_or(&self.own)
+    }
+
+    /// All, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &NamedPolicy> {
+        std::iter::once(&self.own).chain(&self.others)
+    }
+
+    /// The longest time that an attempt may take.
+    pub fn longest_deadline(&self) -> Duration {
+        self.iter().map(|named| named.policy.total_timeout).max().unwrap_or_default()
+    }
+
+    /// Whether rows wait for each other under any of them.
+    pub fn any_ordered(&self) -> bool {
+        self.iter().any(|named| named.policy.ordering.is_some())
+    }
 }
 
 /// What is removed, and how long after its end; `None`: never.
@@ -120,6 +160,8 @@ pub struct Policy {
     pub max_in_flight: Option<u32>,
     /// Requests a second to one destination, over all pods.
     pub rate_per_second: Option<u32>,
+    /// Whether rows of one entity go one at a time; `None`: they do not.
+    pub ordering: Option<OnDead>,
     /// Which addresses may be connected to.
     pub egress: EgressRules,
     /// Bytes of an answer's body that are read.
@@ -128,6 +170,15 @@ pub struct Policy {
     pub downstream_id: DownstreamIdSource,
     /// Which attempts are recorded.
     pub history: History,
+}
+
+/// What a dead row is to the later rows of its entity, where these go in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDead {
+    /// They wait until a person has dealt with it.
+    Block,
+    /// They go on without it.
+    Skip,
 }
 
 /// Which attempts are recorded.

@@ -15,17 +15,19 @@ use crate::{
         hold::{self, Signal},
         judge::{self, Observation, Verdict},
         row::RowFacts,
-        settings::{History, LEASE_MARGIN},
+        settings::{History, LEASE_MARGIN, Policy},
         transition::{self, Plan, Settlement},
     },
-    http::{Body, RowRequest},
+    http::{Body, RowRequest, Sender},
     store::{self, AttemptRecord, Claimed, SettleRow},
 };
 
 /// Waits for a slot, makes the attempt, and hands its result to the settler. `begun` tells the claimer that the row waits
 /// no more.
 pub async fn run(inner: Arc<Inner>, mut row: Claimed, claimed_at: Instant, begun: oneshot::Sender<()>) {
-    let Some(result) = begin(&inner, &mut row, claimed_at, begun).await else {
+    let policy = inner.relay.settings.routing.policy_of(&row.operation, &row.endpoint);
+    let sender = inner.relay.senders.get(policy);
+    let Some(result) = begin(&inner, sender, &mut row, claimed_at, begun).await else {
         // The lease was lost before the first byte: the row is somebody else's.
         inner.relay.metrics.lease_lost.inc();
         inner.hand.let_go(row.id, row.token);
@@ -42,21 +44,27 @@ pub async fn run(inner: Arc<Inner>, mut row: Claimed, claimed_at: Instant, begun
     let settle = settler::Settle {
         row: settle,
         delivered_after: result.delivered.then(|| row.age + claimed_at.elapsed()),
-        signal: row.destination.zip(result.signal),
+        signal: row.destination.zip(result.signal).map(|(destination, signal)| ((policy, destination), signal)),
     };
     let _ = inner.results.send(settler::Result::Settle(Box::new(settle))).await;
 }
 
 /// Gets what the attempt needs, payload and slot, and makes it. `None`: the lease was lost before the first byte.
-async fn begin(inner: &Inner, row: &mut Claimed, claimed_at: Instant, begun: oneshot::Sender<()>) -> Option<Attempted> {
-    let policy = inner.relay.sender.policy();
+async fn begin(
+    inner: &Inner,
+    sender: &Sender,
+    row: &mut Claimed,
+    claimed_at: Instant,
+    begun: oneshot::Sender<()>,
+) -> Option<Attempted> {
+    let policy = sender.policy();
     let mut begun = Some(begun);
     let body = match row.payload.take() {
         Some(payload) => memory::small_body(payload, row.payload_hash.as_deref()),
         // Not loaded for nothing.
-        None => match plan(inner, row, claimed_at) {
+        None => match plan(policy, row, claimed_at) {
             Plan::Settle(settlement) => return Some(unsent(settlement)),
-            Plan::Send => match inner.memory.body(inner, row, &mut begun).await {
+            Plan::Send => match inner.memory.body(inner, policy.request.max_body_bytes as u64, row, &mut begun).await {
                 Turn::Come(body) => body,
                 Turn::PutOff(delay) => return Some(unsent(transition::put_off(policy, &row.facts, delay))),
                 Turn::Lost => return None,
@@ -70,7 +78,7 @@ async fn begin(inner: &Inner, row: &mut Claimed, claimed_at: Instant, begun: one
     };
     drop(begun);
     match slot {
-        Some(_slot) => attempt(inner, row, body, claimed_at).await,
+        Some(_slot) => attempt(inner, sender, row, body, claimed_at).await,
         None => Some(unsent(transition::release(policy, &row.facts))),
     }
 }
@@ -90,18 +98,18 @@ fn unsent(settlement: Settlement) -> Attempted {
 }
 
 /// Whether to send the row. One that waited for its turn is older than its claim says.
-fn plan(inner: &Inner, row: &Claimed, claimed_at: Instant) -> Plan {
+fn plan(policy: &Policy, row: &Claimed, claimed_at: Instant) -> Plan {
     let waited = RowFacts { dispatch_age: row.facts.dispatch_age + claimed_at.elapsed(), ..row.facts.clone() };
-    transition::before_send(inner.relay.sender.policy(), &waited)
+    transition::before_send(policy, &waited)
 }
 
-async fn attempt(inner: &Inner, row: &Claimed, body: Body, claimed_at: Instant) -> Option<Attempted> {
+async fn attempt(inner: &Inner, sender: &Sender, row: &Claimed, body: Body, claimed_at: Instant) -> Option<Attempted> {
     let relay = &inner.relay;
-    let policy = relay.sender.policy();
-    if let Plan::Settle(settlement) = plan(inner, row, claimed_at) {
+    let policy = sender.policy();
+    if let Plan::Settle(settlement) = plan(policy, row, claimed_at) {
         return Some(unsent(settlement));
     }
-    if !lease_covers_attempt(inner, row).await? {
+    if !lease_covers_attempt(inner, policy, row).await? {
         return Some(unsent(transition::release(policy, &row.facts)));
     }
     let request = RowRequest {
@@ -114,7 +122,7 @@ async fn attempt(inner: &Inner, row: &Claimed, body: Body, claimed_at: Instant) 
         attempt: row.facts.attempts,
     };
     let started = Instant::now();
-    let sent = relay.sender.send(&request, || database_time(row.claimed_at_ms, claimed_at, Instant::now())).await;
+    let sent = sender.send(&request, || database_time(row.claimed_at_ms, claimed_at, Instant::now())).await;
     // The payload's memory is free for the next one, whatever the settle waits for.
     drop(request);
     let busy = started.elapsed();
@@ -153,9 +161,9 @@ async fn attempt(inner: &Inner, row: &Claimed, body: Body, claimed_at: Instant) 
 }
 
 /// Whether the lease outlasts an attempt that begins now. Renews it where it does not; `None` when it was lost.
-async fn lease_covers_attempt(inner: &Inner, row: &Claimed) -> Option<bool> {
+async fn lease_covers_attempt(inner: &Inner, policy: &Policy, row: &Claimed) -> Option<bool> {
     let relay = &inner.relay;
-    let needed = relay.sender.policy().total_timeout + LEASE_MARGIN / 2;
+    let needed = policy.total_timeout + LEASE_MARGIN / 2;
     let until = inner.hand.until(row.id, row.token)?;
     if Instant::now() + needed <= until {
         return Some(true);

@@ -1,7 +1,7 @@
 //! The claimer: one per process. It asks for as many rows as there are free slots, and rests when there are none.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 
 use super::{Inner, attempt, hand::Held};
 use crate::{
-    domain::share::most_in_hand,
-    store::{self, Caps, ClaimRequest, Claimed, StoreError},
+    domain::{settings::NamedPolicy, share::most_in_hand},
+    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, StoreError},
     telemetry::log_limit::LogLimit,
 };
 
@@ -28,6 +28,12 @@ pub async fn run(inner: &Arc<Inner>) {
     let mut after = String::new();
     loop {
         let Some(limit) = room(inner).await else { return };
+        if inner.refused.load(Ordering::Relaxed) {
+            if rest(inner, inner.relay.settings.poll_interval).await {
+                return;
+            }
+            continue;
+        }
         match claim(inner, limit, &mut after).await {
             Ok((claimed, more)) => {
                 if log.reset() {
@@ -84,6 +90,7 @@ async fn rest(inner: &Inner, time: Duration) -> bool {
     tokio::select! {
         () = inner.stop.cancelled() => true,
         () = tokio::time::sleep(time) => false,
+        () = inner.woken.notified() => false,
     }
 }
 
@@ -95,14 +102,23 @@ async fn claim(
     after: &mut String,
 ) -> Result<(Vec<oneshot::Receiver<()>>, bool), StoreError> {
     let relay = &inner.relay;
-    let policy = relay.sender.policy();
+    let policies: Vec<ClaimPolicy<'_>> = relay
+        .settings
+        .policies
+        .iter()
+        .map(|NamedPolicy { scope, policy }| ClaimPolicy {
+            scope,
+            caps: Caps { max_in_flight: policy.max_in_flight, rate_per_second: policy.rate_per_second },
+            ordering: policy.ordering,
+        })
+        .collect();
     let request = ClaimRequest {
         tenants: &inner.tenants,
         limit,
         most_in_hand: most_in_hand(relay.settings.concurrency, limit),
         in_hand: &inner.hand.by_destination(),
-        scope: &relay.settings.scope,
-        caps: Caps { max_in_flight: policy.max_in_flight, rate_per_second: policy.rate_per_second },
+        policies: &policies,
+        routing: &relay.settings.routing,
         after,
         worker: &relay.worker,
         lease: relay.settings.lease,

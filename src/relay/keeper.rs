@@ -1,14 +1,14 @@
 //! The keeper: renews the leases of rows in hand, and reports what this worker does.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
-use crate::store::{self, Heartbeat};
+use crate::store::{self, Heartbeat, Registered};
 
 /// How often the worker's report is written.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -25,7 +25,10 @@ pub async fn run(inner: Arc<Inner>, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = renewals.tick() => renew(&inner).await,
-            _ = reports.tick() => report(&inner).await,
+            _ = reports.tick() => {
+                report(&inner).await;
+                register(&inner).await;
+            }
         }
     }
 }
@@ -48,6 +51,19 @@ async fn renew(inner: &Inner) {
             }
         }
         Err(error) => tracing::debug!(%error, "cannot renew leases; trying again"),
+    }
+}
+
+/// Renews the registration. It can be lost only while the database is not reached for longer than it lasts.
+async fn register(inner: &Inner) {
+    let relay = &inner.relay;
+    match store::register(&relay.db, &relay.table, &relay.registration(&inner.tenants)).await {
+        Ok(Registered::Alone) => inner.refused.store(false, Ordering::Relaxed),
+        Ok(Registered::Overlaps { relay: other }) => {
+            tracing::error!(%other, "another relay serves rows of our tenants; nothing is claimed while it does");
+            inner.refused.store(true, Ordering::Relaxed);
+        }
+        Err(error) => tracing::debug!(%error, "cannot renew the registration; trying again"),
     }
 }
 

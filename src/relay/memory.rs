@@ -82,8 +82,15 @@ impl Memory {
     }
 
     /// Waits for room and loads a row's payload. A row that has to wait drops `begun`, so that the claimer goes on to others.
-    pub async fn body(&self, inner: &Inner, row: &Claimed, begun: &mut Option<oneshot::Sender<()>>) -> Turn {
-        match self.load(inner, row, begun).await {
+    /// `largest` is what the row's policy lets through.
+    pub async fn body(
+        &self,
+        inner: &Inner,
+        largest: u64,
+        row: &Claimed,
+        begun: &mut Option<oneshot::Sender<()>>,
+    ) -> Turn {
+        match self.load(inner, largest, row, begun).await {
             Ok(turn) => turn,
             Err(error) => {
                 tracing::debug!(id = row.id, %error, "cannot load a payload; the row goes back");
@@ -95,11 +102,11 @@ impl Memory {
     async fn load(
         &self,
         inner: &Inner,
+        largest: u64,
         row: &Claimed,
         begun: &mut Option<oneshot::Sender<()>>,
     ) -> Result<Turn, StoreError> {
         let (db, table) = (&inner.relay.db, &inner.relay.table);
-        let largest = inner.relay.sender.policy().request.max_body_bytes as u64;
         // Where there is room for the largest payload that may be sent, its size need not be asked for.
         let mut room = Arc::clone(&self.large).try_acquire_many_owned(permits(largest)).ok();
         if room.is_none() {

@@ -14,18 +14,18 @@ mod settler;
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use crate::{
-    domain::settings::RelaySettings,
+    domain::settings::{OnDead, RelaySettings},
     http::Sender,
-    store::{Db, TableName},
+    store::{Db, Registration, TableName},
     telemetry::relay_metrics::RelayMetrics,
 };
 use hand::Hand;
@@ -44,10 +44,33 @@ pub struct Relay {
     pub settings: RelaySettings,
     /// Who we are, for people: the pod's name, or host and process.
     pub worker: String,
-    /// Sends rows.
-    pub sender: Sender,
+    /// Sends rows, one for each policy in the order of their numbers.
+    pub senders: Senders,
     /// Counts.
     pub metrics: Arc<RelayMetrics>,
+}
+
+/// One sender for each policy: with a client, connections and credentials of its own.
+pub struct Senders {
+    /// Of the relay's own policy.
+    pub own: Sender,
+    /// Of the routes' policies, from number 1 on.
+    pub others: Vec<Sender>,
+}
+
+impl Senders {
+    /// The sender of a policy's number.
+    fn get(&self, number: usize) -> &Sender {
+        number.checked_sub(1).and_then(|other| self.others.get(other)).unwrap_or(&self.own)
+    }
+}
+
+impl Relay {
+    /// How this process registers itself as one that serves the table.
+    pub fn registration<'a>(&'a self, tenants: &'a [Uuid]) -> Registration<'a> {
+        let skips_dead = self.settings.policies.iter().any(|named| named.policy.ordering == Some(OnDead::Skip));
+        Registration { relay: &self.settings.name, holder: &self.worker, tenants, skips_dead }
+    }
 }
 
 /// What the loops share.
@@ -63,12 +86,16 @@ struct Inner {
     results: mpsc::Sender<settler::Result>,
     ready: watch::Sender<Result<(), String>>,
     work: hand::WorkMeter,
-    /// Destinations where a success is worth a write.
-    troubled: Mutex<HashSet<String>>,
+    /// Whether another relay that was there first serves our rows: then we claim none.
+    refused: AtomicBool,
+    /// Destinations, by the policy's number, where a success is worth a write.
+    troubled: Mutex<HashSet<(usize, String)>>,
+    /// Rings when a row was made due by the end of the one before it: the claimer need not wait for its next look.
+    woken: Notify,
 }
 
 impl Inner {
-    fn troubled(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn troubled(&self) -> MutexGuard<'_, HashSet<(usize, String)>> {
         self.troubled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,6 +116,8 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
         ready,
         work: hand::WorkMeter::default(),
         troubled: Mutex::default(),
+        woken: Notify::new(),
+        refused: AtomicBool::new(false),
         relay,
     });
     let settler = tokio::spawn(settler::run(Arc::clone(&inner), incoming));
@@ -110,6 +139,9 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
         }
     }
     let relay = &inner.relay;
+    if let Err(error) = crate::store::unregister(&relay.db, &relay.table, &relay.settings.name, &relay.worker).await {
+        tracing::debug!(%error, "the registration stays behind; it lapses in 30 s");
+    }
     if let Err(error) = crate::store::leave(&relay.db, &relay.table, &relay.worker).await {
         tracing::warn!(%error, "the worker's report stays behind; it is forgotten in ten minutes");
     }

@@ -2,7 +2,7 @@
 //! never sent again because its record failed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -39,8 +39,8 @@ pub struct Settle {
     pub row: SettleRow,
     /// From insert to success, if it succeeded.
     pub delivered_after: Option<Duration>,
-    /// What the attempt said of its destination.
-    pub signal: Option<(String, Signal)>,
+    /// What the attempt said of its destination, and under which policy.
+    pub signal: Option<((usize, String), Signal)>,
 }
 
 /// Writes results until the end.
@@ -66,14 +66,17 @@ pub async fn run(inner: Arc<Inner>, mut incoming: mpsc::Receiver<Result>) {
 async fn write(inner: &Inner, mut batch: Vec<Settle>, log: &mut LogLimit) {
     while !batch.is_empty() {
         let rows: Vec<SettleRow> = batch.iter().map(|settle| settle.row.clone()).collect();
-        let signals = signals(inner, &batch);
+        let seen = signals(inner, &batch);
+        let troubled: Vec<_> = seen.keys().cloned().collect();
+        let signals = by_policy(inner, seen);
         match store::settle(&inner.relay.db, &inner.relay.table, &inner.relay.worker, &rows, &signals).await {
             Ok(settled) => {
                 log.reset();
-                inner.troubled().extend(signals.seen.into_keys());
+                inner.troubled().extend(troubled);
                 for Settle { row, delivered_after, .. } in batch.drain(..) {
                     if settled.contains(&row.id) { count(inner, &row, delivered_after) } else { lost(inner, &row) }
                 }
+                wake_next(inner, settled).await;
             }
             Err(error) if error.is_transient() => {
                 warn(log, &error);
@@ -100,14 +103,44 @@ async fn write(inner: &Inner, mut batch: Vec<Settle>, log: &mut LogLimit) {
 }
 
 /// What is worth a write: every failure, and a success only where something is recorded that it changes.
-fn signals<'a>(inner: &'a Inner, batch: &[Settle]) -> Signals<'a> {
-    let mut seen: BTreeMap<String, Vec<Signal>> = BTreeMap::new();
+fn signals(inner: &Inner, batch: &[Settle]) -> BTreeMap<(usize, String), Vec<Signal>> {
+    let mut seen: BTreeMap<(usize, String), Vec<Signal>> = BTreeMap::new();
     for (destination, signal) in batch.iter().filter_map(|settle| settle.signal.as_ref()) {
         seen.entry(destination.clone()).or_default().push(*signal);
     }
     let troubled = inner.troubled();
     seen.retain(|name, signals| troubled.contains(name) || signals.iter().any(|signal| *signal != Signal::Works));
-    Signals { scope: &inner.relay.settings.scope, policy: inner.relay.sender.policy().hold, seen }
+    drop(troubled);
+    seen
+}
+
+fn by_policy(inner: &Inner, seen: BTreeMap<(usize, String), Vec<Signal>>) -> Vec<Signals<'_>> {
+    let mut signals: BTreeMap<usize, Signals<'_>> = BTreeMap::new();
+    for ((policy, destination), seen) in seen {
+        let named = inner.relay.settings.policies.get(policy);
+        let of_policy = signals.entry(policy).or_insert_with(|| Signals {
+            scope: &named.scope,
+            policy: named.policy.hold,
+            seen: BTreeMap::new(),
+        });
+        of_policy.seen.insert(destination, seen);
+    }
+    signals.into_values().collect()
+}
+
+/// Where rows wait for each other, the next ones are due now.
+async fn wake_next(inner: &Inner, settled: HashSet<i64>) {
+    let relay = &inner.relay;
+    if !relay.settings.policies.any_ordered() || settled.is_empty() {
+        return;
+    }
+    let settled: Vec<i64> = settled.into_iter().collect();
+    match store::wake(&relay.db, &relay.table, &settled).await {
+        Ok(true) => inner.woken.notify_one(),
+        Ok(false) => {}
+        // They are looked at again in their time.
+        Err(error) => tracing::debug!(%error, "cannot make the next rows due"),
+    }
 }
 
 /// Whether the row is still ours to write. Past its lease, somebody else claims it and decides anew.

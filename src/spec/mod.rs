@@ -12,7 +12,8 @@ mod rules;
 mod secrets;
 
 pub use document::{Documents, read};
-pub use relay::{resolve, scope};
+pub use policy::ordering;
+pub use relay::{policy_names, resolve, routing, scope};
 pub use rules::check as check_against_schema;
 pub use secrets::secret_refs;
 

@@ -2,13 +2,13 @@
 
 use super::{Problem, request};
 use crate::{
-    api::{self, BackoffKind, ClassifiedVerdict, DispatchPolicySpec, Receiver},
+    api::{self, BackoffKind, ClassifiedVerdict, DispatchPolicySpec, OrderingMode, Receiver},
     domain::{
         backoff::{Backoff, BackoffKind as Kind},
         egress::EgressRules,
         hold::HoldPolicy,
         row::Reason,
-        settings::{BodyCondition, Classified, ClassifyRule, DownstreamIdSource, History, Policy},
+        settings::{BodyCondition, Classified, ClassifyRule, DownstreamIdSource, History, OnDead, Policy},
     },
 };
 
@@ -71,6 +71,7 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
             },
             max_in_flight: spec.destination.max_in_flight.map(i32::unsigned_abs),
             rate_per_second: spec.destination.rate_per_second.map(i32::unsigned_abs),
+            ordering: ordering(spec),
             egress: EgressRules { allow_private: spec.egress.allow_private, allow, deny, ..EgressRules::default() },
             max_response_bytes: usize::try_from(spec.response.max_body_bytes).unwrap_or(0),
             downstream_id,
@@ -81,6 +82,15 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
             },
         }),
         _ => Err(problems),
+    }
+}
+
+/// Whether rows of one entity go one at a time.
+pub fn ordering(spec: &DispatchPolicySpec) -> Option<OnDead> {
+    match (spec.ordering.mode, spec.ordering.on_dead) {
+        (OrderingMode::None, _) => None,
+        (OrderingMode::PerEntity, api::OnDead::Block) => Some(OnDead::Block),
+        (OrderingMode::PerEntity, api::OnDead::Skip) => Some(OnDead::Skip),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::{Problem, policy};
 use crate::{
-    api::{DispatchPolicy, DispatchPolicySpec, Migrations, OutboxRelay},
+    api::{DispatchPolicy, DispatchPolicySpec, Migrations, OutboxRelay, PolicyRoute},
     domain::{
         memory,
-        settings::{LEASE_MARGIN, RelaySettings, Retention},
+        routing::{EndpointPattern, Route, Routing},
+        settings::{LEASE_MARGIN, NamedPolicy, Policies, Policy, RelaySettings, Retention},
     },
 };
 
@@ -18,34 +19,121 @@ fn full_name(relay: &OutboxRelay) -> String {
     }
 }
 
-/// Whose holds a relay's are: its own, under its policy, for other credentials are another hold.
-pub fn scope(relay: &OutboxRelay) -> String {
-    match &relay.spec.policy_ref {
-        Some(policy) => format!("{}/{}", full_name(relay), policy.name),
+/// Whose holds a relay's are: its own, under one policy, for other credentials are another hold.
+pub fn scope(relay: &OutboxRelay, policy: Option<&str>) -> String {
+    match policy {
+        Some(policy) => format!("{}/{policy}", full_name(relay)),
         None => full_name(relay),
     }
 }
 
+/// The names of a relay's policies by their numbers, each once; `None`: the defaults.
+pub fn policy_names(relay: &OutboxRelay) -> Vec<Option<String>> {
+    let mut names = vec![relay.spec.policy_ref.as_ref().map(|policy| policy.name.clone())];
+    for route in &relay.spec.routes {
+        let name = Some(route.policy_ref.name.clone());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Which row goes by which policy. A pattern that cannot be read matches nothing here; [`resolve`] tells of it.
+pub fn routing(relay: &OutboxRelay) -> Routing {
+    let names = policy_names(relay);
+    let number = |name: &str| names.iter().position(|known| known.as_deref() == Some(name)).unwrap_or(0);
+    let route = |route: &PolicyRoute| {
+        let endpoints: Vec<_> =
+            route.matches.endpoints.iter().filter_map(|text| EndpointPattern::parse(text)).collect();
+        let readable = endpoints.len() == route.matches.endpoints.len();
+        let operations = route.matches.operations.clone();
+        readable.then(|| Route { operations, endpoints, policy: number(&route.policy_ref.name) })
+    };
+    Routing { routes: relay.spec.routes.iter().filter_map(route).collect() }
+}
+
 /// Resolves a relay with the policies that are there. Returns every problem at once.
 pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<RelaySettings, Vec<Problem>> {
-    let name = relay.metadata.name.clone().unwrap_or_default();
-    let label = format!("OutboxRelay/{name}");
+    let label = format!("OutboxRelay/{}", relay.metadata.name.clone().unwrap_or_default());
+    let spec = &relay.spec;
+    let mut problems = patterns(relay, &label);
+    let mut resolved = Vec::new();
+    for name in policy_names(relay) {
+        match named(relay, &label, name.as_deref(), policies) {
+            Ok(policy) => resolved.push(NamedPolicy { scope: scope(relay, name.as_deref()), policy }),
+            Err(found) => problems.extend(found),
+        }
+    }
+    let mut resolved = resolved.into_iter();
+    match resolved.next() {
+        Some(own) if problems.is_empty() => Ok(RelaySettings {
+            name: full_name(relay),
+            tenants: spec.tenants.iter().map(|tenant| tenant.to_ascii_lowercase()).collect(),
+            max_connections: spec.database.max_connections.unsigned_abs(),
+            connection_budget: spec.database.connection_budget.unsigned_abs(),
+            concurrency: spec.concurrency.unsigned_abs() as usize,
+            claim_batch: spec.claim_batch.map(|rows| rows.unsigned_abs() as usize),
+            memory_budget: spec.memory_budget.0,
+            lease: spec.lease_duration.0,
+            poll_interval: spec.poll_interval.0,
+            retention: Retention {
+                succeeded: spec.retention.succeeded.map(|age| age.0),
+                payload: spec.retention.payload.map(|age| age.0),
+                dead: spec.retention.dead.map(|age| age.0),
+                history: Some(spec.retention.history.0),
+            },
+            migrate: spec.migrations == Migrations::Auto,
+            policies: Policies { own, others: resolved.collect() },
+            routing: routing(relay),
+        }),
+        _ => Err(problems),
+    }
+}
+
+/// What is no pattern of endpoints.
+fn patterns(relay: &OutboxRelay, label: &str) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (number, route) in relay.spec.routes.iter().enumerate() {
+        for (index, text) in route.matches.endpoints.iter().enumerate() {
+            if EndpointPattern::parse(text).is_none() {
+                problems.push(Problem::new(
+                    format!("{label}: spec.routes[{number}].match.endpoints[{index}]"),
+                    "Invalid",
+                    format!("{text:?} is no pattern: write scheme, host and path, such as https://api.stripe.com/*, without userinfo and fragment"),
+                ));
+            }
+        }
+    }
+    problems
+}
+
+/// One of a relay's policies, with what relay and policy must agree on.
+fn named(
+    relay: &OutboxRelay,
+    label: &str,
+    name: Option<&str>,
+    policies: &[DispatchPolicy],
+) -> Result<Policy, Vec<Problem>> {
     let spec = &relay.spec;
     let defaults = DispatchPolicySpec::default();
-    let (policy_label, policy_spec) = match &spec.policy_ref {
+    let (policy_label, policy_spec) = match name {
         None => (format!("{label} (default policy)"), &defaults),
-        Some(wanted) => {
-            let found = policies.iter().find(|policy| policy.metadata.name.as_deref() == Some(&wanted.name));
-            match found {
-                Some(policy) => (format!("DispatchPolicy/{}", wanted.name), &policy.spec),
-                None => {
-                    return Err(vec![Problem::new(
-                        format!("{label}: spec.policyRef.name"),
-                        "PolicyNotFound",
-                        format!("there is no DispatchPolicy {:?}: create it, or correct the name", wanted.name),
-                    )]);
-                }
-            }
+        Some(name) => {
+            let Some(found) = policies.iter().find(|policy| policy.metadata.name.as_deref() == Some(name)) else {
+                let route = spec.routes.iter().position(|route| route.policy_ref.name == name);
+                let own = spec.policy_ref.as_ref().is_some_and(|policy| policy.name == name);
+                let path = match route {
+                    Some(number) if !own => format!("{label}: spec.routes[{number}].policyRef.name"),
+                    _ => format!("{label}: spec.policyRef.name"),
+                };
+                return Err(vec![Problem::new(
+                    path,
+                    "PolicyNotFound",
+                    format!("there is no DispatchPolicy {name:?}: create it, or correct the name"),
+                )]);
+            };
+            (format!("DispatchPolicy/{name}"), &found.spec)
         }
     };
     let mut problems = Vec::new();
@@ -75,34 +163,12 @@ pub fn resolve(relay: &OutboxRelay, policies: &[DispatchPolicy]) -> Result<Relay
             ),
         ));
     }
-    let policy = match policy::resolve(policy_spec, &policy_label) {
-        Ok(policy) => Some(policy),
+    match policy::resolve(policy_spec, &policy_label) {
+        Ok(policy) if problems.is_empty() => Ok(policy),
+        Ok(_) => Err(problems),
         Err(found) => {
             problems.extend(found);
-            None
+            Err(problems)
         }
-    };
-    match policy {
-        Some(policy) if problems.is_empty() => Ok(RelaySettings {
-            scope: scope(relay),
-            name: full_name(relay),
-            tenants: spec.tenants.iter().map(|tenant| tenant.to_ascii_lowercase()).collect(),
-            max_connections: spec.database.max_connections.unsigned_abs(),
-            connection_budget: spec.database.connection_budget.unsigned_abs(),
-            concurrency: spec.concurrency.unsigned_abs() as usize,
-            claim_batch: spec.claim_batch.map(|rows| rows.unsigned_abs() as usize),
-            memory_budget: spec.memory_budget.0,
-            lease: spec.lease_duration.0,
-            poll_interval: spec.poll_interval.0,
-            retention: Retention {
-                succeeded: spec.retention.succeeded.map(|age| age.0),
-                payload: spec.retention.payload.map(|age| age.0),
-                dead: spec.retention.dead.map(|age| age.0),
-                history: Some(spec.retention.history.0),
-            },
-            migrate: spec.migrations == Migrations::Auto,
-            policy,
-        }),
-        _ => Err(problems),
     }
 }

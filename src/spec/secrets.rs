@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::api::{DispatchPolicySpec, OutboxRelay, SecretKeyRef};
 
-/// The Secret keys that the relay and its policy refer to; those of migrations alone are not among them.
-pub fn secret_refs(relay: &OutboxRelay, policy: Option<&DispatchPolicySpec>) -> BTreeSet<SecretKeyRef> {
+/// The Secret keys that the relay and its policies refer to; those of migrations alone are not among them.
+pub fn secret_refs<'a>(
+    relay: &OutboxRelay,
+    policies: impl IntoIterator<Item = &'a DispatchPolicySpec>,
+) -> BTreeSet<SecretKeyRef> {
     let database = &relay.spec.database;
     let mut refs: BTreeSet<SecretKeyRef> =
         [&database.url_secret_ref, &database.password_secret_ref, &database.root_cert_secret_ref]
@@ -13,23 +16,24 @@ pub fn secret_refs(relay: &OutboxRelay, policy: Option<&DispatchPolicySpec>) -> 
             .flatten()
             .cloned()
             .collect();
-    let Some(policy) = policy else { return refs };
-    refs.extend(policy.request.secret_headers.iter().map(|header| header.secret_ref.clone()));
-    if let Some(authentication) = &policy.request.authentication {
-        refs.extend(authentication.bearer.iter().map(|bearer| bearer.secret_ref.clone()));
-        if let Some(basic) = &authentication.basic {
-            refs.extend([basic.username_secret_ref.clone(), basic.password_secret_ref.clone()]);
+    for policy in policies {
+        refs.extend(policy.request.secret_headers.iter().map(|header| header.secret_ref.clone()));
+        if let Some(authentication) = &policy.request.authentication {
+            refs.extend(authentication.bearer.iter().map(|bearer| bearer.secret_ref.clone()));
+            if let Some(basic) = &authentication.basic {
+                refs.extend([basic.username_secret_ref.clone(), basic.password_secret_ref.clone()]);
+            }
+            if let Some(client) = &authentication.oauth2_client_credentials {
+                refs.extend([client.client_id_secret_ref.clone(), client.client_secret_ref.clone()]);
+            }
         }
-        if let Some(client) = &authentication.oauth2_client_credentials {
-            refs.extend([client.client_id_secret_ref.clone(), client.client_secret_ref.clone()]);
+        if let Some(tls) = &policy.request.tls {
+            let tls = [&tls.ca_secret_ref, &tls.client_certificate_secret_ref, &tls.client_key_secret_ref];
+            refs.extend(tls.into_iter().flatten().cloned());
         }
+        let webhooks = policy.request.signing.iter().filter_map(|signing| signing.standard_webhooks.as_ref());
+        refs.extend(webhooks.flat_map(|webhooks| webhooks.secret_refs.clone()));
     }
-    if let Some(tls) = &policy.request.tls {
-        let tls = [&tls.ca_secret_ref, &tls.client_certificate_secret_ref, &tls.client_key_secret_ref];
-        refs.extend(tls.into_iter().flatten().cloned());
-    }
-    let webhooks = policy.request.signing.iter().filter_map(|signing| signing.standard_webhooks.as_ref());
-    refs.extend(webhooks.flat_map(|webhooks| webhooks.secret_refs.clone()));
     refs
 }
 

@@ -5,13 +5,15 @@
 //! of the migration: the claim index over rows that can still move, and the one over dead rows.
 
 mod held;
+mod ordered;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use sqlx::{AssertSqlSafe, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
-use super::{Db, StoreError, TableName, migrate};
+use super::{Db, StoreError, TableName, migrate, relays};
+use crate::domain::{routing::Routing, settings::OnDead};
 
 /// Due rows counted at most: as many as a few pods drain in half a minute. Larger backlogs read as "at least", and the age
 /// of their oldest row says the rest.
@@ -32,6 +34,8 @@ pub struct BacklogSample {
     pub schema_version: Option<i32>,
     /// The rows, where the table is ours to read.
     pub rows: Option<BacklogRows>,
+    /// The relay that was there first and serves some of the same rows.
+    pub overlaps: Option<String>,
 }
 
 /// The rows by state, each in one state only, each count bounded.
@@ -61,6 +65,8 @@ pub struct BacklogRows {
     pub dead: BTreeMap<String, i64>,
     /// What the live pods say of themselves.
     pub workers: Workers,
+    /// Due rows of the table, of whatever tenant, that no relay serves.
+    pub unassigned: i64,
 }
 
 /// What the live pods say of themselves, added up.
@@ -80,18 +86,42 @@ pub struct Workers {
     pub drain_per_second: f64,
 }
 
-/// Looks at the table once, in one transaction, within a bounded time.
-pub async fn sample(db: &Db, table: &TableName, scope: &str, tenants: &[Uuid]) -> Result<BacklogSample, StoreError> {
+/// Which rows a relay serves, and what may keep it from sending one that is due.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Served {
+    /// Whose holds count, by the policies' numbers.
+    pub scopes: Vec<String>,
+    /// Which policies have an order.
+    pub ordering: Vec<Option<OnDead>>,
+    /// Which row goes by which policy.
+    pub routing: Routing,
+    /// The tenants, if the relay serves only some.
+    pub tenants: Vec<Uuid>,
+}
+
+/// Looks at the table once, within a bounded time, and registers the relay as one that serves it.
+pub async fn sample(db: &Db, table: &TableName, relay: &str, served: &Served) -> Result<BacklogSample, StoreError> {
+    let mut sample = look(db, table, served).await?;
+    if sample.rows.is_some() {
+        let own = relays::Registration::of_operator(relay, served);
+        if let relays::Registered::Overlaps { relay } = relays::register(db, table, &own).await? {
+            sample.overlaps = Some(relay);
+        }
+    }
+    Ok(sample)
+}
+
+async fn look(db: &Db, table: &TableName, served: &Served) -> Result<BacklogSample, StoreError> {
     db.bounded("sample the backlog", STATEMENT_TIMEOUT, async {
         let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
         let schema_version = migrate::version(&mut tx, table).await?;
         let rows = match schema_version {
             // An older table lacks what is counted here; its migration comes first.
-            Some(version) if version >= migrate::LATEST => Some(rows(&mut tx, table, scope, tenants).await?),
+            Some(version) if version >= migrate::LATEST => Some(rows(&mut tx, table, served).await?),
             _ => None,
         };
         tx.commit().await.map_err(StoreError::sql("end the sample of the backlog"))?;
-        Ok(BacklogSample { schema_version, rows })
+        Ok(BacklogSample { schema_version, rows, overlaps: None })
     })
     .await
 }
@@ -99,14 +129,16 @@ pub async fn sample(db: &Db, table: &TableName, scope: &str, tenants: &[Uuid]) -
 async fn rows(
     tx: &mut Transaction<'static, Postgres>,
     table: &TableName,
-    scope: &str,
-    tenants: &[Uuid],
+    served: &Served,
 ) -> Result<BacklogRows, StoreError> {
     plan_by_index(tx).await?;
+    let tenants = &served.tenants;
     let mut rows = live(tx, table, tenants).await?;
-    held::leave_out(tx, table, scope, tenants, &mut rows).await?;
+    let held = held::leave_out(tx, table, served, &mut rows).await?;
+    ordered::leave_out(tx, table, served, &held, &mut rows).await?;
     rows.dead = dead(tx, table, tenants).await?;
     rows.workers = workers(tx, table).await?;
+    rows.unassigned = relays::unassigned(tx, table).await?;
     let others = [rows.uncertain_parked, rows.waiting + rows.in_flight + rows.uncertain_auto];
     rows.due_saturated = rows.due >= DUE_BOUND;
     rows.saturated = rows.due_saturated

@@ -20,8 +20,8 @@ pub(super) struct Visited {
     pub destination: Option<String>,
     /// Whether it has a due row.
     pub due: bool,
-    /// What is recorded.
-    pub state: HoldState,
+    /// What is recorded, by the policy's number.
+    pub states: Vec<HoldState>,
 }
 
 /// What a scan met.
@@ -33,29 +33,47 @@ pub(super) struct Scan {
     pub next: Option<String>,
 }
 
-/// Visits the destinations after a cursor.
-pub(super) async fn scan(tx: &mut Tx, table: &TableName, scope: &str, after: &str) -> Result<Scan, StoreError> {
+/// Visits the destinations after a cursor. `scopes` are the policies', in the order of their numbers.
+pub(super) async fn scan(tx: &mut Tx, table: &TableName, scopes: &[&str], after: &str) -> Result<Scan, StoreError> {
     let act = "look for due destinations";
     let sql = include_str!("destinations.sql")
         .replace("{table}", &table.qualified())
         .replace("{destinations}", &table.destinations());
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .persistent(false)
-        .bind(scope)
+        .bind(scopes)
         .bind(after)
         .bind(MAX_VISITED)
         .fetch_all(&mut **tx)
         .await
         .map_err(StoreError::sql(act))?;
-    let visited = rows.iter().map(visited).collect::<Result<Vec<_>, _>>().map_err(StoreError::sql(act))?;
+    let visited = visited(&rows, scopes).map_err(StoreError::sql(act))?;
     let named = visited.iter().filter_map(|visited| visited.destination.as_ref());
     let full = i64::try_from(named.clone().count()).unwrap_or(i64::MAX) >= MAX_VISITED;
     let next = if full { named.max().cloned() } else { None };
     Ok(Scan { visited, next })
 }
 
-fn visited(row: &PgRow) -> Result<Visited, sqlx::Error> {
-    Ok(Visited { destination: row.try_get("destination")?, due: row.try_get("due")?, state: state(row)? })
+/// One entry a destination, from one row for each policy under which something is recorded of it.
+fn visited(rows: &[PgRow], scopes: &[&str]) -> Result<Vec<Visited>, sqlx::Error> {
+    let mut by_name: BTreeMap<Option<String>, Visited> = BTreeMap::new();
+    for row in rows {
+        let destination: Option<String> = row.try_get("destination")?;
+        let due = row.try_get("due")?;
+        let visited = by_name.entry(destination.clone()).or_insert_with(|| Visited {
+            destination,
+            due,
+            states: vec![HoldState::default(); scopes.len()],
+        });
+        let scope: Option<&str> = row.try_get("scope")?;
+        let state = state(row)?;
+        for (policy, _) in scopes.iter().enumerate().filter(|(_, known)| Some(**known) == scope) {
+            if let Some(known) = visited.states.get_mut(policy) {
+                *known = state;
+            }
+        }
+    }
+    Ok(by_name.into_values().collect())
 }
 
 fn state(row: &PgRow) -> Result<HoldState, sqlx::Error> {
@@ -135,13 +153,14 @@ impl Caps {
 }
 
 /// Locks the destinations' rows until the transaction ends, and says how many rows each may get under the caps. (Counting
-/// without the lock is no cap: two pods would count the same room.)
+/// without the lock is no cap: two pods would count the same room.) `counted` is a condition on the rows in flight, in SQL.
 pub(super) async fn room(
     tx: &mut Tx,
     table: &TableName,
     scope: &str,
     destinations: &[String],
     caps: Caps,
+    counted: &str,
 ) -> Result<BTreeMap<String, usize>, StoreError> {
     let act = "count a destination's room";
     lock(tx, table, scope, destinations).await?;
@@ -151,7 +170,7 @@ pub(super) async fn room(
            tokens = least($3::float8, coalesce(d.tokens + extract(epoch FROM now() - d.tokens_at)::float8 * $3, $3::float8)) \
          WHERE d.scope = $1 AND d.destination = ANY ($2) \
          RETURNING d.destination, floor(d.tokens)::bigint AS tokens, \
-           (SELECT count(*) FROM {table} AS t WHERE t.status = 'in_flight' AND t.destination = d.destination) AS in_flight",
+           (SELECT count(*) FROM {table} AS t WHERE t.status = 'in_flight' AND t.destination = d.destination{counted}) AS in_flight",
         side = table.destinations(),
         table = table.qualified(),
     );

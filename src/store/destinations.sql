@@ -30,12 +30,13 @@ SELECT visited.destination,
        known.reason,
        known.held_until IS NOT NULL AS held,
        (extract(epoch FROM greatest(least(known.held_until, now() + interval '10 years') - now(), interval '0')) * 1000)::bigint AS left_ms,
-       known.allowance
+       known.allowance,
+       known.scope
 FROM visited
-LEFT JOIN {destinations} AS known ON known.scope = $1 AND known.destination = visited.destination
+LEFT JOIN {destinations} AS known ON known.scope = ANY ($1::text[]) AND known.destination = visited.destination
 UNION ALL
 -- Rows from before the trigger have no destination; they share one bucket that is never held.
-SELECT NULL, true, 0, 0, NULL, false, 0, NULL
+SELECT NULL, true, 0, 0, NULL, false, 0, NULL, NULL
 WHERE EXISTS (
     SELECT FROM {table}
     WHERE status IN ('pending', 'in_flight', 'uncertain') AND destination IS NULL AND next_attempt_at <= now()

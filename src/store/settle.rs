@@ -50,7 +50,7 @@ pub async fn settle(
     table: &TableName,
     worker: &str,
     rows: &[SettleRow],
-    signals: &Signals<'_>,
+    signals: &[Signals<'_>],
 ) -> Result<HashSet<i64>, StoreError> {
     let act = "settle rows";
     db.bounded(act, STATEMENT_TIMEOUT, async {
@@ -87,7 +87,12 @@ pub async fn settle(
             .fetch_all(&mut *tx)
             .await
             .map_err(StoreError::sql(act))?;
-        destinations::record(&mut tx, table, signals).await?;
+        // In the order of their scopes, which is that of every lock on destinations.
+        let mut signals: Vec<&Signals<'_>> = signals.iter().collect();
+        signals.sort_by_key(|signals| signals.scope);
+        for signals in signals {
+            destinations::record(&mut tx, table, signals).await?;
+        }
         tx.commit().await.map_err(StoreError::sql(act))?;
         settled.iter().map(|row| row.try_get("id").map_err(StoreError::sql(act))).collect()
     })

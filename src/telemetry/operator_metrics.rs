@@ -178,6 +178,14 @@ impl Collector for Scrape {
             &relays,
             |series| series.rows.as_ref().map(|rows| rows.oldest_due_age.map_or(0.0, |age| age.as_secs_f64())),
         )?;
+        gauge(
+            &mut encoder,
+            "outbox_unassigned_rows",
+            "Due rows of the relay's table that no registered relay serves; the count ends at a bound",
+            &relays,
+            #[expect(clippy::cast_precision_loss, reason = "the count ends at 10,000")]
+            |series| series.rows.as_ref().map(|rows| rows.unassigned as f64),
+        )?;
         gauge(&mut encoder, "outbox_backlog_up", "Whether the rows are counted at present", &relays, |series| {
             series.up.map(|up| if up { 1.0 } else { 0.0 })
         })?;

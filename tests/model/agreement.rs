@@ -10,12 +10,14 @@ use outbox_operator::{
     demo::{PostgresOptions, ThrowawayPostgres},
     domain::{
         judge::{Answer, Observation, judge},
+        routing::Routing,
         row::{Reason, RowFacts, Status},
         settings::Policy,
         transition::{self, Plan, Settlement},
     },
     store::{
-        self, Caps, ClaimRequest, Claimed, ConnectSettings, Db, SettleRow, Signals, SslSettings, TableName, migrate,
+        self, Caps, ClaimPolicy, ClaimRequest, Claimed, ConnectSettings, Db, SettleRow, Signals, SslSettings,
+        TableName, migrate,
         people::{self, Replay, Resolution, Selection, Signature},
     },
 };
@@ -233,8 +235,8 @@ impl World {
             limit,
             most_in_hand: usize::MAX,
             in_hand: &HashMap::new(),
-            scope: "model",
-            caps: Caps::default(),
+            policies: &[ClaimPolicy { scope: "model", caps: Caps::default(), ordering: None }],
+            routing: &Routing::default(),
             after: "",
             worker: "model",
             small_payload: 1024,
@@ -274,7 +276,7 @@ impl World {
             http_status: None,
             record: None,
         };
-        let signals = Signals { scope: "model", policy: self.policy.hold, seen: BTreeMap::new() };
+        let signals = [Signals { scope: "model", policy: self.policy.hold, seen: BTreeMap::new() }];
         let settled: HashSet<i64> = store::settle(&self.db, &table(), "model", &[settle], &signals).await.unwrap();
         same("settled", &self.rows[row].settle(token, &settlement.into()), &!settled.is_empty())
     }

@@ -165,5 +165,5 @@ pub fn policy(enforced: bool, window: Option<u8>, max_attempts: u8, max_age: u8)
         writeln!(text, "    window: {window}h").unwrap();
     }
     let documents = spec::read([("model.yaml", text.as_str())]).unwrap();
-    spec::resolve(&documents.relays[0], &documents.policies).unwrap().policy
+    spec::resolve(&documents.relays[0], &documents.policies).unwrap().policies.own.policy
 }

@@ -6,9 +6,9 @@ use std::{
 };
 
 use outbox_operator::{
-    domain::{hold::HoldPolicy, settings::Policy, transition},
+    domain::{hold::HoldPolicy, routing::Routing, settings::Policy, transition},
     spec,
-    store::{self, Caps, ClaimRequest, Claimed, Db, SettleRow, Signals},
+    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, Db, SettleRow, Signals},
 };
 
 use crate::support::{World, documents, table};
@@ -19,8 +19,8 @@ async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration
         limit,
         most_in_hand: usize::MAX,
         in_hand: &HashMap::new(),
-        scope: "test",
-        caps: Caps::default(),
+        policies: &[ClaimPolicy { scope: "test", caps: Caps::default(), ordering: None }],
+        routing: &Routing::default(),
         after: "",
         worker: "test",
         lease,
@@ -31,7 +31,7 @@ async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration
 
 async fn settle(db: &Db, rows: &[SettleRow]) -> HashSet<i64> {
     let policy = HoldPolicy { after_failures: 5, base: Duration::from_secs(5), cap: Duration::from_secs(60) };
-    let signals = Signals { scope: "test", policy, seen: BTreeMap::new() };
+    let signals = [Signals { scope: "test", policy, seen: BTreeMap::new() }];
     store::settle(db, &table(), "test", rows, &signals).await.unwrap()
 }
 
@@ -41,7 +41,7 @@ async fn claim(db: &Db, limit: usize, lease: Duration) -> Vec<Claimed> {
 
 fn policy() -> Policy {
     let documents = spec::read([("relay.yaml", documents("", "").as_str())]).unwrap();
-    spec::resolve(&documents.relays[0], &documents.policies).unwrap().policy
+    spec::resolve(&documents.relays[0], &documents.policies).unwrap().policies.own.policy
 }
 
 fn released(row: &Claimed) -> SettleRow {

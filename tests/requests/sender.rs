@@ -43,7 +43,7 @@ pub fn try_policy(lines: &str) -> Result<Policy, String> {
     }
     let shown = |problems: Vec<spec::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let documents = spec::read([("policy.yaml", text.as_str())]).map_err(shown)?;
-    spec::resolve(&documents.relays[0], &documents.policies).map(|settings| settings.policy).map_err(shown)
+    spec::resolve(&documents.relays[0], &documents.policies).map(|settings| settings.policies.own.policy).map_err(shown)
 }
 
 /// Reads the secrets that a policy names.

@@ -7,7 +7,10 @@ use clap::Args;
 use super::super::{
     Error, INVALID,
     documents::{self, FileArgs},
-    rows::{ActorArgs, OutputArgs, TargetArgs, filter::SelectionArgs, lists::Preview, outcome, progress::Bar, refuse},
+    rows::{
+        ActorArgs, OutputArgs, Target, TargetArgs, filter::SelectionArgs, lists::Preview, outcome, progress::Bar,
+        refuse,
+    },
 };
 use crate::{
     api::{self, DispatchPolicySpec, Receiver},
@@ -77,6 +80,9 @@ impl ReplayArgs {
         })
         .await;
         drop(bar);
+        if let Ok(done) = &result {
+            say_order(&target, &done.moved).await;
+        }
         outcome::report(result, output, "dead", |rows| {
             format!("{rows} moved to pending; keys and payloads stay, attempts are counted anew")
         })
@@ -94,8 +100,26 @@ impl ReplayArgs {
     }
 }
 
+/// Rows that were skipped when they died go after later ones of their entities now.
+async fn say_order(target: &Target, moved: &[i64]) {
+    match people::out_of_order(&target.db, &target.table, moved).await {
+        Ok(rows) if rows.is_empty() => {}
+        Ok(rows) => {
+            let such = rows.first().copied().unwrap_or_default();
+            eprintln!(
+                "outbox: {} out of order (ordering.onDead: Skip): later rows of the entity were sent before, as with row {such}",
+                if rows.len() == 1 { "1 row is".to_owned() } else { format!("{} are", outcome::rows(rows.len())) },
+            );
+        }
+        Err(error) => eprintln!("outbox: whether the rows are in the order of their entities is not known: {error}"),
+    }
+}
+
 /// The policy that the documents are about: the one that their relay refers to, or the only one.
 fn policy(documents: &Documents) -> Result<&DispatchPolicySpec, &'static str> {
+    if documents.relays.iter().any(|relay| !relay.spec.routes.is_empty()) {
+        return Err("-f: the relay's rows go by several policies; give the file of one of them, or --key-window");
+    }
     let wanted = match documents.relays.as_slice() {
         [relay] => relay.spec.policy_ref.as_ref().map(|reference| reference.name.as_str()),
         _ => None,

@@ -75,13 +75,14 @@ fn relay(name: &str, spec: Value) -> OutboxRelay {
 
 /// Validates a relay whose Secrets are all there.
 fn validated(relay: &OutboxRelay, policy: Option<DispatchPolicy>) -> Validated {
-    let mut refs = spec::secret_refs(relay, policy.as_ref().map(|policy| &policy.spec));
+    let mut refs = spec::secret_refs(relay, policy.iter().map(|policy| &policy.spec));
     refs.extend(relay.spec.database.admin_url_secret_ref.clone());
     let value = |key: &str| dereference::Value(if key == "uri" { "postgres://u@h/d".into() } else { key.into() });
     let secrets: Secrets = refs.into_iter().map(|reference| (reference.clone(), Ok(value(&reference.key)))).collect();
-    let policy = policy.map_or(Policy::Default, |policy| Policy::Found(Box::new(policy)));
+    let found = policy.map(|policy| ("strict".to_owned(), Policy::Found(Box::new(policy))));
+    let policies = found.into_iter().collect();
     let name = relay.metadata.name.clone().unwrap();
-    validate::validate(relay, &owner(&name), &Referenced { policy, secrets })
+    validate::validate(relay, &owner(&name), &Referenced { policies, secrets })
 }
 
 fn golden<T: Serialize>(name: &str, object: &T) {

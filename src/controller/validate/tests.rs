@@ -23,6 +23,10 @@ fn policy(spec: Json) -> Policy {
     Policy::Found(Box::new(DispatchPolicy::new("strict", serde_json::from_value(spec).unwrap())))
 }
 
+fn put(read: &mut Referenced, policy: Policy) {
+    read.policies.insert("strict".to_owned(), policy);
+}
+
 /// What was read of good Secrets, and an API key.
 fn read() -> Referenced {
     let header = json!({ "request": { "secretHeaders": [{ "name": "X-Key", "secretRef": { "name": "crm", "key": "apiKey" } }] } });
@@ -31,7 +35,7 @@ fn read() -> Referenced {
     };
     let secrets =
         Secrets::from([entry("db", "uri", "postgres://u:pw@db.test/app\n"), entry("crm", "apiKey", "s3cret")]);
-    Referenced { policy: policy(header), secrets }
+    Referenced { policies: BTreeMap::from([("strict".to_owned(), policy(header))]), secrets }
 }
 
 fn set(read: &mut Referenced, name: &str, key: &str, value: Result<&str, MissingSecret>) {
@@ -46,11 +50,11 @@ fn each_thing_in_the_way_has_its_reason_and_names_itself() {
     let table: &[(&str, &str, Change)] = &[
         ("SecretNotFound", "\"crm\"",     |_, read| set(read, "crm", "apiKey", Err(MissingSecret::NotFound))),
         ("KeyMissing",     "\"apiKey\"",  |_, read| set(read, "crm", "apiKey", Err(MissingSecret::NoKey))),
-        ("PolicyNotFound", "strict",      |_, read| read.policy = Policy::NotFound),
-        ("PolicyInvalid",  "no duration", |_, read| read.policy = Policy::Undecodable("no duration".to_owned())),
+        ("PolicyNotFound", "strict",      |_, read| put(read, Policy::NotFound)),
+        ("PolicyInvalid",  "no duration", |_, read| put(read, Policy::Undecodable("no duration".to_owned()))),
         ("LeaseTooShort",  "leaseDuration", |spec, _| spec["leaseDuration"] = json!("5s")),
         ("MemoryBudgetTooSmall", "memoryBudget", |spec, _| spec["memoryBudget"] = json!("1Mi")),
-        ("Invalid",        "X-Key",       |_, read| read.policy = policy(json!({ "request": { "headers": { "Host": "X-Key" } } }))),
+        ("Invalid",        "X-Key",       |_, read| put(read, policy(json!({ "request": { "headers": { "Host": "X-Key" } } })))),
     ];
     for (reason, names, change) in table {
         let (mut spec, mut read) = (good(), read());
@@ -128,4 +132,38 @@ fn parts_of_a_database_make_a_url() {
     set(&mut read, "db", "password", Ok("p:w/d?#\n"));
     let target = validate(&relay(spec), &owner("uid"), &read).target.unwrap();
     assert_eq!(target.connect.url, "postgres://o%40p:p%3Aw%2Fd%3F%23@db.test:6432/a%2Fb");
+}
+
+#[test]
+fn every_route_has_its_policy_and_the_pods_get_all_of_them() {
+    let mut spec = good();
+    spec["routes"] = json!([
+        { "match": { "operations": ["pay"] }, "policyRef": { "name": "payments" } },
+        { "match": { "endpoints": ["https://x.test/*"] }, "policyRef": { "name": "strict" } },
+    ]);
+    let mut read = read();
+    read.policies.insert("payments".to_owned(), Policy::NotFound);
+    let validated = validate(&relay(spec.clone()), &owner("uid"), &read);
+    let finding = validated.policies.unwrap_err();
+    assert_eq!(finding.reason, "PolicyNotFound");
+    assert!(
+        finding.message.contains("spec.routes[0].policyRef.name") && finding.message.contains("payments"),
+        "{finding:?}"
+    );
+    assert_eq!(validated.target.unwrap().served.scopes, ["tenant-a/billing/strict", "tenant-a/billing/payments"]);
+
+    let bearer = json!({ "timeouts": { "total": "50s" }, "request": { "authentication": { "bearer": { "secretRef": { "name": "pay", "key": "token" } } } } });
+    let found = Policy::Found(Box::new(DispatchPolicy::new("payments", serde_json::from_value(bearer).unwrap())));
+    read.policies.insert("payments".to_owned(), found);
+    let validated = validate(&relay(spec.clone()), &owner("uid"), &read);
+    assert_eq!(validated.pods.unwrap_err()[0].reason, "SecretNotFound");
+    set(&mut read, "pay", "token", Ok("t"));
+    let plan = validate(&relay(spec.clone()), &owner("uid"), &read).pods.unwrap();
+    assert_eq!(plan.deadline_seconds, 50, "the longest");
+    assert!(plan.pods.documents.text.contains("payments") && plan.pods.documents.text.contains("strict"));
+    assert!(plan.pods.secrets.iter().any(|reference| reference.name == "pay"));
+    spec["leaseDuration"] = json!("40s");
+    let findings = validate(&relay(spec), &owner("uid"), &read).pods.unwrap_err();
+    assert_eq!(findings[0].reason, "LeaseTooShort");
+    assert!(findings[0].message.contains("DispatchPolicy/payments"), "{findings:?}");
 }

@@ -55,14 +55,19 @@ impl World {
 
     async fn sample(&self, tenants: &[&str]) -> BacklogSample {
         let tenants: Vec<Uuid> = tenants.iter().map(|tenant| tenant.parse().unwrap()).collect();
-        super::sample(&self.db, &self.table, "test", &tenants).await.unwrap()
+        let served = Served { scopes: vec!["test".to_owned()], tenants, ..Served::default() };
+        super::look(&self.db, &self.table, &served).await.unwrap()
     }
 }
 
 #[tokio::test]
 async fn rows_are_counted_in_one_state_each() {
     let world = world(TableName::new("Tenant-A", "Outbox Rows")).await;
-    assert_eq!(world.sample(&[]).await, BacklogSample { schema_version: None, rows: None }, "no table yet");
+    assert_eq!(
+        world.sample(&[]).await,
+        BacklogSample { schema_version: None, rows: None, overlaps: None },
+        "no table yet"
+    );
     world.migrate().await;
     let empty = world.sample(&[]).await;
     assert_eq!(empty.schema_version, Some(migrate::LATEST));
@@ -106,6 +111,7 @@ async fn rows_are_counted_in_one_state_each() {
         next_due_in: rows.next_due_in,
         saturated: false,
         due_saturated: false,
+        unassigned: 17,
     };
     assert_eq!(rows, counted);
     assert_eq!(world.sample(&[]).await.rows.unwrap().due, 17, "all tenants");
@@ -147,7 +153,7 @@ async fn a_database_that_is_away_is_an_error_and_never_zero() {
     world.migrate().await;
     world.sample(&[]).await;
     world.server.stop().await.unwrap();
-    let error = super::sample(&world.db, &world.table, "test", &[]).await.unwrap_err();
+    let error = super::look(&world.db, &world.table, &Served::default()).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     world.server.restart().await.unwrap();
     assert_eq!(world.sample(&[]).await.rows, Some(BacklogRows::default()), "it comes back by itself");
@@ -177,4 +183,34 @@ async fn rc_17_rows_of_a_held_destination_are_not_due_until_its_hold_ends() {
     // A hold that is over lets a probe out: there is work.
     sqlx::raw_sql("UPDATE agent_outbox_destinations SET held_until = now()").execute(&world.pool).await.unwrap();
     assert_eq!(world.sample(&[]).await.rows.unwrap().due, 300);
+}
+
+#[tokio::test]
+async fn rows_that_wait_for_an_earlier_one_of_their_entity_are_not_due() {
+    let world = world(TableName::new("public", "agent_outbox")).await;
+    world.migrate().await;
+    // Entities 1 to 5: two rows each, the second one due. Dead, parked and waiting ones block their second.
+    world.insert(TENANT, 5, "pending", "now()", "").await;
+    world.insert(TENANT, 5, "pending", "now()", "").await;
+    world.insert(OTHER, 2, "pending", "now()", "").await;
+    let set = "UPDATE agent_outbox SET status = 'dead' WHERE id = 1; \
+               UPDATE agent_outbox SET status = 'uncertain', next_attempt_at = 'infinity' WHERE id = 2; \
+               UPDATE agent_outbox SET next_attempt_at = now() + interval '1 hour' WHERE id = 3; \
+               UPDATE agent_outbox SET status = 'succeeded' WHERE id = 4";
+    sqlx::raw_sql(set).execute(&world.pool).await.unwrap();
+    let due = async |ordering: Option<OnDead>, tenants: &[&str]| {
+        let tenants = tenants.iter().map(|tenant| tenant.parse().unwrap()).collect();
+        let served = Served { scopes: vec!["test".to_owned()], ordering: vec![ordering], tenants, ..Served::default() };
+        let rows = super::look(&world.db, &world.table, &served).await.unwrap().rows.unwrap();
+        (rows.due, rows.waiting)
+    };
+    assert_eq!(due(None, &[TENANT]).await, (6, 1));
+    assert_eq!(due(Some(OnDead::Block), &[TENANT]).await, (2, 5), "the second of 4, the first of 5");
+    assert_eq!(due(Some(OnDead::Skip), &[TENANT]).await, (3, 4), "and the second of 1");
+    assert_eq!(due(Some(OnDead::Block), &[]).await, (4, 5));
+    sqlx::raw_sql("UPDATE agent_outbox SET status = 'cancelled' WHERE id IN (1, 2, 3)")
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    assert_eq!(due(Some(OnDead::Block), &[TENANT]).await, (5, 1));
 }

@@ -43,6 +43,8 @@ const FILES: &[(i32, &str, &str)] = &[
     (3, "destinations", include_str!("../../../migrations/0003_destinations.sql")),
     (4, "acts_on_destinations", include_str!("../../../migrations/0004_acts_on_destinations.sql")),
     (5, "retention", include_str!("../../../migrations/0005_retention.sql")),
+    (6, "order", include_str!("../../../migrations/0006_order.sql")),
+    (7, "relays", include_str!("../../../migrations/0007_relays.sql")),
 ];
 
 /// The name of the unique index over the key: the published one, or one of the table's own where that name is taken.

@@ -23,7 +23,7 @@ pub use enqueue::{Enqueued, NewRow, enqueue};
 pub use history::{Record, Shown, show};
 pub use holds::{HeldHere, HoldAct, HoldChanged, HoldRefusal, Until, change_hold, list_holds};
 pub use list::{Listing, Row, list_dead, list_uncertain};
-pub use replay::{Replay, dismiss, preview_dismiss, preview_replay, replay};
+pub use replay::{Replay, dismiss, out_of_order, preview_dismiss, preview_replay, replay};
 pub use resolve::{Resolution, preview_resolve, resolve};
 pub use revise::{Revised, Revision, revise};
 pub use selection::{DestinationFilter, Filter, Moment, Selection};

@@ -2,13 +2,21 @@
 
 use std::time::Duration;
 
+use sqlx::AssertSqlSafe;
+
 use super::{
     super::{Db, StoreError, TableName, claim::micros},
+    STATEMENT_TIMEOUT,
     act::{Done, Signature, Stopped},
     batches::{self, Kind},
     list::{self, Listing},
     selection::{PgQuery, Selection},
 };
+
+/// Replayed rows whose order is looked into at most.
+const MAX_ORDERED: i64 = 10_000;
+/// Rows behind them that are read for it at most.
+const MAX_LATER: i64 = 200_000;
 
 /// When a row died; rows of an adopted table may not say.
 pub(super) const DEAD_WHEN: &str = "coalesce(t.completed_at, t.created_at)";
@@ -73,6 +81,35 @@ pub async fn replay(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Done, Stopped> {
     batches::run(db, table, &REPLAY, selection, signature, |query, place| how.bind(query, place), progress).await
+}
+
+/// Of these rows, those that come after later ones of their entity, where a relay sends an entity's rows in order and goes
+/// on without dead ones. Rows that were inserted much later are not looked at.
+pub async fn out_of_order(db: &Db, table: &TableName, moved: &[i64]) -> Result<Vec<i64>, StoreError> {
+    let act = "look for rows that are out of order";
+    // One pass over the rows behind the first of them, so far and no farther: nothing finds a succeeded row by its entity.
+    let sql = format!(
+        "WITH moved AS MATERIALIZED (SELECT id, tenant_id, entity_id FROM {table} WHERE id = ANY ($1) ORDER BY id LIMIT {MAX_ORDERED}), \
+         later AS MATERIALIZED (SELECT id, tenant_id, entity_id, status FROM {table} \
+           WHERE id > (SELECT min(id) FROM moved) ORDER BY id LIMIT {MAX_LATER}) \
+         SELECT id FROM moved WHERE EXISTS (SELECT FROM {relays} WHERE skips_dead AND seen_at > now() - interval '1 hour') \
+           AND EXISTS (SELECT FROM later WHERE later.tenant_id = moved.tenant_id AND later.entity_id = moved.entity_id \
+             AND later.id > moved.id AND later.status IN ('succeeded', 'in_flight', 'uncertain')) ORDER BY id",
+        table = table.qualified(),
+        relays = table.beside("relays"),
+    );
+    db.bounded(act, STATEMENT_TIMEOUT, async {
+        let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
+        let ids = sqlx::query_scalar(AssertSqlSafe(sql))
+            .persistent(false)
+            .bind(moved.to_vec())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(StoreError::sql(act))?;
+        tx.commit().await.map_err(StoreError::sql(act))?;
+        Ok(ids)
+    })
+    .await
 }
 
 /// What [`replay`] would move.

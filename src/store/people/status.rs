@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row as _, Transaction, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{
-    super::{Db, StoreError, TableName},
+    super::{Db, StoreError, TableName, relays},
     STATEMENT_TIMEOUT,
     list::instant,
     selection::{PgQuery, destination},
@@ -39,6 +39,8 @@ pub struct StatusReport {
     pub more_destinations: bool,
     /// Whether a count met its bound.
     pub saturated: bool,
+    /// Due rows of the table, whatever was asked for, that no relay serves: at most 10,000 are counted.
+    pub unassigned: i64,
     /// The row that has been due longest.
     pub oldest_due: Option<OldestDue>,
     /// Destinations that are held now.
@@ -132,6 +134,7 @@ pub async fn status(db: &Db, table: &TableName, filter: &StatusFilter) -> Result
         report.oldest_due = oldest_due(&mut tx, table, filter).await?;
         report.holds = holds(&mut tx, table).await?;
         report.errors = errors(&mut tx, table, filter).await?;
+        report.unassigned = relays::unassigned(&mut tx, table).await?;
         tx.commit().await.map_err(StoreError::sql("read the backlog"))?;
         Ok(report)
     })
@@ -253,7 +256,7 @@ async fn errors(
 ) -> Result<Vec<TopError>, StoreError> {
     let source = |condition: &str| {
         format!(
-            "(SELECT status::text AS status, reason, last_http_status, last_error FROM {} AS t WHERE {condition} AND {SCOPE} LIMIT $4)",
+            "(SELECT status::text AS status, regexp_replace(reason, '^(waits for row) [0-9]+$', '\\1 before it') AS reason, last_http_status, last_error FROM {} AS t WHERE {condition} AND {SCOPE} LIMIT $4)",
             table.qualified()
         )
     };

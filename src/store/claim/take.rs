@@ -1,0 +1,136 @@
+//! The taking of rows: their state becomes `in_flight`, and the claim's token theirs.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{Postgres, Row, Transaction, postgres::PgRow};
+use uuid::Uuid;
+
+use super::{super::StoreError, super::TableName, ClaimRequest, Claimed, Open, SMALL_STORED_BYTES, micros};
+use crate::domain::row::RowFacts;
+
+type Tx = Transaction<'static, Postgres>;
+
+/// Takes due rows of these, whose destinations have one policy without an order.
+pub(super) async fn due(
+    tx: &mut Tx,
+    table: &TableName,
+    request: &ClaimRequest<'_>,
+    open: &[&Open],
+    room: impl Fn(&Open) -> usize,
+) -> Result<Vec<Claimed>, StoreError> {
+    if open.is_empty() {
+        return Ok(Vec::new());
+    }
+    let named: Vec<&&Open> = open.iter().filter(|open| open.destination.is_some()).collect();
+    let nameless = open.iter().find(|open| open.destination.is_none()).map_or(0, |open| room(open));
+    let claim = Statement::new(table, include_str!("due.sql"), 5);
+    let query = sqlx::query(claim.sql())
+        .bind(named.iter().map(|open| open.destination.clone()).collect::<Vec<_>>())
+        .bind(named.iter().map(|open| count(room(open))).collect::<Vec<_>>())
+        .bind((!request.tenants.is_empty()).then_some(request.tenants))
+        .bind(count(nameless));
+    claim.run(tx, request, query).await
+}
+
+/// Takes rows that this transaction has locked.
+pub(super) async fn locked(
+    tx: &mut Tx,
+    table: &TableName,
+    request: &ClaimRequest<'_>,
+    ids: &[i64],
+) -> Result<Vec<Claimed>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let claim = Statement::new(table, include_str!("locked.sql"), 2);
+    let query = sqlx::query(claim.sql()).bind(ids);
+    claim.run(tx, request, query).await
+}
+
+/// `claim.sql` over one way of finding rows.
+struct Statement {
+    sql: String,
+    claimed: Instant,
+    token: Uuid,
+}
+
+impl Statement {
+    /// `first` is the number of the first parameter behind those of `due`.
+    fn new(table: &TableName, due: &str, first: u8) -> Self {
+        let sql = include_str!("claim.sql")
+            .replace("{due}", due)
+            .replace("{table}", &table.qualified())
+            .replace("{token}", &format!("${first}"))
+            .replace("{worker}", &format!("${}", first + 1))
+            .replace("{lease}", &format!("${}", first + 2))
+            .replace("{stored}", &format!("${}", first + 3))
+            .replace("{small}", &format!("${}", first + 4));
+        // Read before the database writes the lease, so that it ends later there than here.
+        Self { sql, claimed: Instant::now(), token: Uuid::new_v4() }
+    }
+
+    fn sql(&self) -> sqlx::AssertSqlSafe<String> {
+        sqlx::AssertSqlSafe(self.sql.clone())
+    }
+
+    async fn run(
+        &self,
+        tx: &mut Tx,
+        request: &ClaimRequest<'_>,
+        query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let act = "claim due rows";
+        let rows = query
+            .persistent(false)
+            .bind(self.token)
+            .bind(request.worker)
+            .bind(micros(request.lease))
+            .bind(SMALL_STORED_BYTES)
+            .bind(count(usize::try_from(request.small_payload).unwrap_or(usize::MAX)))
+            .fetch_all(&mut **tx)
+            .await
+            .map_err(StoreError::sql(act))?;
+        let decoded = rows.iter().map(|row| decode(row, self.token, self.claimed + request.lease));
+        decoded.collect::<Result<_, _>>().map_err(StoreError::sql(act))
+    }
+}
+
+fn decode(row: &PgRow, token: Uuid, held_until: Instant) -> Result<Claimed, sqlx::Error> {
+    let millis = |name: &str| -> Result<Duration, sqlx::Error> {
+        Ok(Duration::from_millis(u64::try_from(row.try_get::<i64, _>(name)?).unwrap_or(0)))
+    };
+    let count =
+        |name: &str| -> Result<u32, sqlx::Error> { Ok(u32::try_from(row.try_get::<i32, _>(name)?).unwrap_or(0)) };
+    Ok(Claimed {
+        id: row.try_get("id")?,
+        token,
+        held_until,
+        destination: row.try_get("destination")?,
+        tenant: row.try_get("tenant")?,
+        operation: row.try_get("operation")?,
+        entity: row.try_get("entity_id")?,
+        key: row.try_get("idempotency_key")?,
+        endpoint: row.try_get("endpoint")?,
+        payload: row.try_get("payload")?,
+        payload_hash: row.try_get("payload_hash")?,
+        headers: row.try_get("headers")?,
+        facts: RowFacts {
+            attempts: count("attempts")?,
+            unknown_attempts: count("unknown_attempts")?,
+            lease_expired: row.try_get("lease_expired")?,
+            in_doubt: row.try_get("in_doubt")?,
+            answered_5xx: row.try_get("answered_5xx")?,
+            first_dispatch: row.try_get("first_dispatch")?,
+            retry_age: millis("retry_age_ms")?,
+            dispatch_age: millis("dispatch_age_ms")?,
+            expired: row.try_get("expired")?,
+        },
+        age: millis("age_ms")?,
+        claimed_at_ms: row.try_get("claimed_at_ms")?,
+    })
+}
+
+/// A number of rows as the database counts them.
+pub(super) fn count(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX)
+}
