@@ -8,6 +8,7 @@ mod definition;
 mod duration;
 mod ordering;
 mod policy;
+mod questions;
 mod reference;
 mod relay;
 mod request;
@@ -19,10 +20,10 @@ pub use definition::definition;
 pub use duration::{Duration, DurationError};
 pub use ordering::{OnDead, Ordering, OrderingMode};
 pub use policy::{
-    BackoffKind, BodyRule, Classification, ClassifiedVerdict, Destination, DispatchPolicy, DispatchPolicySpec,
-    DownstreamId, Egress, HeaderRule, History, Hold, Idempotency, KeyFormat, Receiver, Response, Retry, RetryAfter,
-    Timeouts,
+    BackoffKind, Classification, ClassifiedVerdict, Destination, DispatchPolicy, DispatchPolicySpec, DownstreamId,
+    Egress, History, Hold, Idempotency, KeyFormat, Receiver, Response, Retry, RetryAfter, Timeouts,
 };
+pub use questions::{AnswerRule, BodyRule, HeaderRule, PreDispatch, PreDispatchHttp, QueryMethod, StatusQuery};
 pub use reference::{PolicyRef, SecretKeyRef};
 pub use relay::{
     Database, Migrations, OutboxRelay, OutboxRelaySpec, PodOverrides, Retention, ScaleDown, Scaling, ScalingMode,

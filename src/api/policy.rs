@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, Ordering, Request, duration::cel_duration};
+use super::{BodyRule, Duration, HeaderRule, Ordering, PreDispatch, Request, StatusQuery, duration::cel_duration};
 
 /// How the rows of a relay are sent, judged and repeated.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +36,12 @@ pub struct DispatchPolicySpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub classify: Vec<Classification>,
+    /// How the receiver is asked what became of a row whose outcome is unknown, before it is sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_query: Option<StatusQuery>,
+    /// What is asked before each request whether the row may still be sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_dispatch: Option<PreDispatch>,
     /// How much of a destination's load is ours, and when it gets none.
     pub destination: Destination,
     /// Whether rows of one entity go one at a time.
@@ -237,35 +243,6 @@ pub enum ClassifiedVerdict {
     Uncertain,
     /// It never will.
     Dead,
-}
-
-/// A condition on a JSON body.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct BodyRule {
-    /// A JSON pointer (RFC 6901).
-    #[schemars(length(max = 256), regex(pattern = r"^(/.*)?$"))]
-    pub pointer: String,
-    /// Whether a value must be there, `null` included.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exists: Option<bool>,
-    /// The text that the value must be: a string, or a number or literal as it is spelled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub value: Option<String>,
-}
-
-/// A condition on a header.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HeaderRule {
-    /// Name of the header.
-    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
-    pub name: String,
-    /// The value it must have; unset: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub value: Option<String>,
 }
 
 /// How much of a destination's load is ours, and when it gets none. A destination is an endpoint's origin; its state is in

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::OutboxRelay,
-    domain::settings::{NamedPolicy, RelaySettings},
+    domain::settings::{NamedPolicy, PreDispatch, RelaySettings},
     http::Sender,
     relay::{self, Relay, Senders},
     spec,
@@ -163,6 +163,7 @@ async fn prepare(
                 resolved.table.qualified(),
                 migrate::LATEST
             ),
+            Err(StoreError::Unready(why)) => why,
             Err(error @ (StoreError::Preflight(_) | StoreError::Settings(_))) => return Err(error),
             Err(error) => error.to_string(),
         };
@@ -204,12 +205,19 @@ async fn register(
 }
 
 async fn look(resolved: &Resolved, db: &Db) -> Result<Preflight, StoreError> {
-    let found = store::preflight(db, &resolved.table).await?;
-    if found == Preflight::Ready || !resolved.settings.migrate {
-        return Ok(found);
+    let mut found = store::preflight(db, &resolved.table).await?;
+    if found != Preflight::Ready && resolved.settings.migrate {
+        migrate::migrate(&resolved.migrate, &resolved.table, &|line| tracing::info!("{line}")).await?;
+        found = store::preflight(db, &resolved.table).await?;
     }
-    migrate::migrate(&resolved.migrate, &resolved.table, &|line| tracing::info!("{line}")).await?;
-    store::preflight(db, &resolved.table).await
+    if found == Preflight::Ready {
+        for named in resolved.settings.policies.iter() {
+            if let Some(PreDispatch::SqlFunction(function)) = &named.policy.pre_dispatch {
+                store::find_function(db, function).await?;
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The pod's or host's name and the process: unique among workers that live at one time.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     row::{Reason, RowFacts},
-    settings::{BodyCondition, Classified, ClassifyRule, Policy},
+    settings::{AnswerCondition, BodyCondition, Classified, ClassifyRule, Policy, StatusQuery},
 };
 
 /// What one attempt saw.
@@ -100,7 +100,7 @@ pub fn judge(policy: &Policy, row: &RowFacts, seen: &Observation) -> Verdict {
 }
 
 fn judge_answer(policy: &Policy, row: &RowFacts, answer: &Answer) -> Verdict {
-    if let Some(rule) = policy.classify.iter().find(|rule| matches(rule, answer)) {
+    if let Some(rule) = policy.classify.iter().find(|rule| matches(&rule.when, answer)) {
         return classified(rule, answer);
     }
     match answer.status {
@@ -125,7 +125,50 @@ fn judge_answer(policy: &Policy, row: &RowFacts, answer: &Answer) -> Verdict {
     }
 }
 
-fn matches(rule: &ClassifyRule, answer: &Answer) -> bool {
+/// What a receiver said of a key when it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The effect took place.
+    Done {
+        /// The receiver's name of it.
+        downstream_id: Option<String>,
+    },
+    /// It does not know the key.
+    Unknown,
+    /// It still works on it.
+    Pending,
+    /// No answer, or one that fits no rule.
+    Unclear,
+}
+
+impl Told {
+    /// A name for metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Done { .. } => "done",
+            Self::Unknown => "unknown",
+            Self::Pending => "pending",
+            Self::Unclear => "unclear",
+        }
+    }
+}
+
+/// Reads the answer to a status query. Where rules overlap, the one that sends nothing wins.
+pub fn told(query: &StatusQuery, seen: &Observation) -> Told {
+    let Observation::Answer(answer) = seen else { return Told::Unclear };
+    let any = |rules: &[AnswerCondition]| rules.iter().any(|rule| matches(rule, answer));
+    if any(&query.done) {
+        Told::Done { downstream_id: answer.downstream_id.clone() }
+    } else if any(&query.pending) {
+        Told::Pending
+    } else if any(&query.unknown) {
+        Told::Unknown
+    } else {
+        Told::Unclear
+    }
+}
+
+fn matches(rule: &AnswerCondition, answer: &Answer) -> bool {
     let status =
         rule.statuses.is_empty() || rule.statuses.iter().any(|&(first, last)| (first..=last).contains(&answer.status));
     let header = rule.header.as_ref().is_none_or(|(name, value)| {

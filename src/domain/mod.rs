@@ -1,6 +1,7 @@
 //! Decisions, as pure functions: no I/O, no clock, no random source of their own (`now` and randomness are arguments),
 //! and nothing of Kubernetes, SQL or the HTTP client.
 
+pub mod authority;
 pub mod backoff;
 pub mod destination;
 pub mod egress;

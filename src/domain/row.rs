@@ -69,6 +69,14 @@ impl Reason {
     pub const INVALID: Self = Self(Cow::Borrowed("invalid"));
     /// The egress rules refuse the address.
     pub const BLOCKED: Self = Self(Cow::Borrowed("blocked"));
+    /// The pre-dispatch check said no.
+    pub const REVOKED: Self = Self(Cow::Borrowed("revoked"));
+    /// The pre-dispatch check said neither yes nor no.
+    pub const CHECK_FAILED: Self = Self(Cow::Borrowed("check_failed"));
+    /// The receiver was asked and does not know the key, but our last request may still be on its way.
+    pub const SETTLING: Self = Self(Cow::Borrowed("settling"));
+    /// The receiver was asked what became of the row and gave no clear answer.
+    pub const QUERY_UNCLEAR: Self = Self(Cow::Borrowed("query_unclear"));
     /// Past `expires_at`.
     pub const EXPIRED: Self = Self(Cow::Borrowed("expired"));
     /// Attempts or age used up.
@@ -109,7 +117,7 @@ impl Reason {
     pub const NOT_READY: Self = Self(Cow::Borrowed("not_ready"));
 
     /// Every reason that ends a row without a policy's own word: the dead letters that metrics show from the start.
-    pub const DEAD: [Self; 8] = [
+    pub const DEAD: [Self; 9] = [
         Self::REJECTED,
         Self::UNAUTHORIZED,
         Self::REDIRECTED,
@@ -117,6 +125,7 @@ impl Reason {
         Self::INVALID,
         Self::BLOCKED,
         Self::EXPIRED,
+        Self::REVOKED,
         Self::EXHAUSTED,
     ];
 
@@ -144,6 +153,10 @@ pub struct RowFacts {
     pub attempts: u32,
     /// Attempts whose outcome nobody knows, this one not included, an expired lease that this claim found included.
     pub unknown_attempts: u32,
+    /// Waits so far: times the row came back without an attempt being used.
+    pub waits: u32,
+    /// Since the last request of this row may have left; long, if none has.
+    pub since_last_send: Duration,
     /// This claim found the row held by a worker whose lease had run out.
     pub lease_expired: bool,
     /// This claim found the row uncertain: an earlier attempt may have been executed, and no person has spoken since.

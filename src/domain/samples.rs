@@ -35,6 +35,8 @@ pub fn policy() -> Policy {
         max_age: Duration::from_hours(24),
         retry_after_cap: Some(Duration::from_hours(24)),
         classify: Vec::new(),
+        status_query: None,
+        pre_dispatch: None,
         hold: HoldPolicy { after_failures: 5, base: Duration::from_secs(5), cap: Duration::from_mins(10) },
         max_in_flight: None,
         rate_per_second: None,
@@ -51,6 +53,8 @@ pub fn row() -> RowFacts {
     RowFacts {
         attempts: 1,
         unknown_attempts: 0,
+        waits: 0,
+        since_last_send: Duration::ZERO,
         lease_expired: false,
         in_doubt: false,
         answered_5xx: false,

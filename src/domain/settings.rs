@@ -71,9 +71,9 @@ impl Policies {
         std::iter::once(&self.own).chain(&self.others)
     }
 
-    /// The longest time that an attempt may take.
+    /// The longest time that an attempt may take, with all that is asked before it.
     pub fn longest_deadline(&self) -> Duration {
-        self.iter().map(|named| named.policy.total_timeout).max().unwrap_or_default()
+        self.iter().map(|named| named.policy.time_in_hand()).max().unwrap_or_default()
     }
 
     /// Whether rows wait for each other under any of them.
@@ -154,6 +154,10 @@ pub struct Policy {
     pub retry_after_cap: Option<Duration>,
     /// Overrides of the built-in verdicts, first match wins.
     pub classify: Vec<ClassifyRule>,
+    /// How the receiver is asked what became of a row.
+    pub status_query: Option<StatusQuery>,
+    /// What is asked before each request.
+    pub pre_dispatch: Option<PreDispatch>,
     /// When a destination is held.
     pub hold: HoldPolicy,
     /// Requests in flight to one destination, over all pods.
@@ -181,6 +185,71 @@ pub enum OnDead {
     Skip,
 }
 
+impl Policy {
+    /// How long one claimed row may be in hand once its turn has come: everything that is asked before the request, and the
+    /// request. A lease must outlast it.
+    pub fn time_in_hand(&self) -> Duration {
+        let query = self.status_query.as_ref().map_or(Duration::ZERO, |query| query.timeout);
+        let check = self.pre_dispatch.as_ref().map_or(Duration::ZERO, PreDispatch::timeout);
+        self.total_timeout + query + check
+    }
+}
+
+/// How the receiver is asked what became of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusQuery {
+    /// The address, with placeholders for the key.
+    pub url: String,
+    /// `GET` or `HEAD`.
+    pub method: &'static str,
+    /// The effect took place.
+    pub done: Vec<AnswerCondition>,
+    /// The receiver does not know the key.
+    pub unknown: Vec<AnswerCondition>,
+    /// The request is still worked on.
+    pub pending: Vec<AnswerCondition>,
+    /// How long after the last request an `unknown` is believed.
+    pub settle_delay: Duration,
+    /// How long one query may take.
+    pub timeout: Duration,
+}
+
+/// Longest answer of a pre-dispatch function: the server ends its statement after this time.
+pub const SQL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is asked before each request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PreDispatch {
+    /// A function of the database.
+    SqlFunction(FunctionName),
+    /// A service.
+    Http {
+        /// The address.
+        url: String,
+        /// How long one answer may take.
+        timeout: Duration,
+    },
+}
+
+impl PreDispatch {
+    /// How long one answer may take.
+    pub fn timeout(&self) -> Duration {
+        match self {
+            Self::SqlFunction(_) => SQL_CHECK_TIMEOUT,
+            Self::Http { timeout, .. } => *timeout,
+        }
+    }
+}
+
+/// A function of the database, as SQL folds an unquoted name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionName {
+    /// The schema; `None`: the first of the search path that has it.
+    pub schema: Option<String>,
+    /// The name.
+    pub name: String,
+}
+
 /// Which attempts are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
@@ -201,15 +270,22 @@ pub enum DownstreamIdSource {
     Header(String),
 }
 
-/// An override of the built-in verdict. All conditions must hold.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ClassifyRule {
+/// A condition on an answer. All of its parts must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerCondition {
     /// Inclusive ranges of statuses; empty: any.
     pub statuses: Vec<(u16, u16)>,
     /// A condition on the body.
     pub body: Option<BodyCondition>,
     /// A condition on a header, its name in lower case; no value: any.
     pub header: Option<(String, Option<String>)>,
+}
+
+/// An override of the built-in verdict.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassifyRule {
+    /// Which answers are meant.
+    pub when: AnswerCondition,
     /// What the answer means.
     pub verdict: Classified,
     /// The reason that is kept.

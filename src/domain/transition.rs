@@ -15,10 +15,11 @@
 use std::time::Duration;
 
 use super::{
-    judge::{Observation, Verdict},
+    authority::Authority,
+    judge::{Observation, Told, Verdict},
     retry_after,
     row::{Reason, RowFacts, Status},
-    settings::Policy,
+    settings::{Policy, StatusQuery},
 };
 
 /// What is written to the row when its claim ends.
@@ -42,6 +43,8 @@ pub struct Settlement {
     pub clear_retry_since: bool,
     /// The answer was 5xx.
     pub answered_5xx: bool,
+    /// Bytes of a request may have left.
+    pub sent: bool,
     /// The receiver's name of the effect.
     pub downstream_id: Option<String>,
 }
@@ -60,6 +63,8 @@ pub enum Due {
 /// What to do with a row that was just claimed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
+    /// Ask the receiver what became of it; [`after_ask`] goes on.
+    Ask,
     /// Send it.
     Send,
     /// Do not send it; write this.
@@ -68,12 +73,58 @@ pub enum Plan {
 
 /// Decides before any byte leaves. An expired lease is an unknown outcome that the claim has already counted.
 pub fn before_send(policy: &Policy, row: &RowFacts) -> Plan {
+    // Asking uses no attempt, so a row with none left is asked about too; one that kills its worker meanwhile is not, for ever.
+    if policy.status_query.is_some() && open_doubt(row) && row.attempts <= policy.max_attempts.saturating_add(1) {
+        return Plan::Ask;
+    }
     if row.expired {
         return Plan::Settle(end(policy, row, Reason::EXPIRED, Doubt::Stays).unsent(row));
     }
     if let Some(reason) = may_not_be_repeated(policy, row) {
         return Plan::Settle(park(reason).unsent(row));
     }
+    within_limits(policy, row)
+}
+
+/// Decides once the receiver has been asked. `random` is uniform in `[0, 1)`.
+pub fn after_ask(policy: &Policy, query: &StatusQuery, row: &RowFacts, told: &Told, random: f64) -> Plan {
+    let settling = query.settle_delay.saturating_sub(row.since_last_send);
+    let next = match told {
+        Told::Done { downstream_id } => {
+            let succeeded = settle(Status::Succeeded, Due::Ended, None);
+            Settlement { downstream_id: downstream_id.clone(), ..succeeded }
+        }
+        Told::Unknown if !settling.is_zero() => ask_again(policy, row, Reason::SETTLING, Some(settling), random),
+        Told::Unknown if row.expired => end(policy, row, Reason::EXPIRED, Doubt::Stays),
+        Told::Unknown => return within_limits(policy, row),
+        Told::Pending => ask_again(policy, row, Reason::IN_PROGRESS, None, random),
+        Told::Unclear => ask_again(policy, row, Reason::QUERY_UNCLEAR, None, random),
+    };
+    Plan::Settle(next.unsent(row))
+}
+
+/// An attempt of the row may have been executed, and no person has spoken since.
+fn open_doubt(row: &RowFacts) -> bool {
+    row.lease_expired || row.in_doubt
+}
+
+fn ask_again(policy: &Policy, row: &RowFacts, reason: Reason, at_most: Option<Duration>, random: f64) -> Settlement {
+    if row.retry_age >= policy.max_age {
+        return park(reason);
+    }
+    let delay = query_delay(policy, row, random);
+    let delay = at_most.map_or(delay, |most| delay.min(most.max(retry_after::MIN_WAIT)));
+    Settlement { wait: true, ..settle(Status::Uncertain, Due::After(delay), Some(reason)) }
+}
+
+/// Queries have waits of their own, which grow with their number: half of the longest wait, and a random half.
+fn query_delay(policy: &Policy, row: &RowFacts, random: f64) -> Duration {
+    let longest = policy.backoff.max_delay(row.waits.saturating_add(1));
+    (longest / 2 + (longest / 2).mul_f64(random)).max(retry_after::MIN_WAIT)
+}
+
+/// The row may be sent as far as its doubt goes; its attempts and its key's window have their say.
+fn within_limits(policy: &Policy, row: &RowFacts) -> Plan {
     if row.attempts > policy.max_attempts {
         return Plan::Settle(end(policy, row, Reason::EXHAUSTED, Doubt::Stays).unsent(row));
     }
@@ -81,6 +132,19 @@ pub fn before_send(policy: &Policy, row: &RowFacts) -> Plan {
         return Plan::Settle(park(Reason::KEY_WINDOW).unsent(row));
     }
     Plan::Send
+}
+
+/// Decides on a row that a pre-dispatch check did not let pass: nothing was sent. `random` is uniform in `[0, 1)`.
+pub fn not_allowed(policy: &Policy, row: &RowFacts, authority: &Authority, random: f64) -> Settlement {
+    match authority {
+        Authority::Denied { .. } => end(policy, row, Reason::REVOKED, Doubt::Stays).unsent(row),
+        Authority::Unasked { .. } => wait(policy, row, &Reason::CHECK_FAILED, None, random).unsent(row),
+        // A check that never says yes or no ends the row as a receiver would.
+        Authority::Unclear { .. } | Authority::Allowed => {
+            let next = retry(policy, row, &Reason::CHECK_FAILED, None, random);
+            Settlement { clear_first_dispatch: row.first_dispatch, ..next }
+        }
+    }
 }
 
 /// Decides after an attempt. `random` is uniform in `[0, 1)`.
@@ -105,6 +169,7 @@ pub fn after_attempt(
     };
     settlement.answered_5xx = matches!(seen, Observation::Answer(answer) if (500..=599).contains(&answer.status));
     let nothing_left = matches!(seen, Observation::NotExecuted { .. } | Observation::NotBuilt { .. });
+    settlement.sent = !nothing_left;
     settlement.clear_first_dispatch = nothing_left && row.first_dispatch;
     settlement
 }
@@ -115,7 +180,10 @@ pub fn release(policy: &Policy, row: &RowFacts) -> Settlement {
     if let Some(reason) = may_not_be_repeated(policy, row) {
         return park(reason).unsent(row);
     }
-    settle(waiting_status(policy, row), Due::After(Duration::ZERO), None).unsent(row)
+    // A person's word that such a row be sent outlives a pod that did not get to it.
+    let spoken = !policy.receiver_enforces_keys && !open_doubt(row);
+    let status = if spoken { Status::Pending } else { waiting_status(policy, row) };
+    settle(status, Due::After(Duration::ZERO), None).unsent(row)
 }
 
 /// Gives back a row for which there is no room yet, to be claimed anew after `delay`.
@@ -130,7 +198,8 @@ pub fn put_off(policy: &Policy, row: &RowFacts, delay: Duration) -> Settlement {
 /// Why a row is not sent to a receiver that does not deduplicate unless a person wants it (which makes it pending): the
 /// outcome of an attempt is unknown. An uncertain row was scheduled while the policy still said otherwise.
 fn may_not_be_repeated(policy: &Policy, row: &RowFacts) -> Option<Reason> {
-    match (policy.receiver_enforces_keys, row.lease_expired, row.in_doubt) {
+    // Where the receiver can be asked, the next claim asks it.
+    match (policy.receiver_enforces_keys || policy.status_query.is_some(), row.lease_expired, row.in_doubt) {
         (true, _, _) | (false, false, false) => None,
         (false, true, _) => Some(Reason::LEASE_EXPIRED),
         (false, false, true) => Some(Reason::IN_DOUBT),
@@ -162,7 +231,9 @@ fn retry(policy: &Policy, row: &RowFacts, reason: &Reason, at_least: Option<Dura
 }
 
 fn uncertain(policy: &Policy, row: &RowFacts, reason: &Reason, random: f64) -> Settlement {
-    let next = if !policy.receiver_enforces_keys {
+    let next = if policy.status_query.is_some() && row.retry_age < policy.max_age {
+        settle(Status::Uncertain, Due::After(query_delay(policy, row, random)), Some(reason.clone()))
+    } else if !policy.receiver_enforces_keys {
         park(reason.clone())
     } else if used_up(policy, row) {
         park(Reason::EXHAUSTED)
@@ -208,10 +279,12 @@ fn park(reason: Reason) -> Settlement {
     settle(Status::Uncertain, Due::Parked, Some(reason))
 }
 
-/// A row that waits says so, and says whether an attempt of it may have been executed. Where the receiver does not
-/// deduplicate, such a row waits only because a person had it sent again, so the doubt is not left to the next claim.
+/// A row that waits says so, and says whether an attempt of it may have been executed. Where the receiver neither
+/// deduplicates nor can be asked, such a row waits only because a person had it sent again, so the doubt is not left to the
+/// next claim.
 fn waiting_status(policy: &Policy, row: &RowFacts) -> Status {
-    if row.unknown_attempts > 0 && policy.receiver_enforces_keys { Status::Uncertain } else { Status::Pending }
+    let judged_again = policy.receiver_enforces_keys || policy.status_query.is_some();
+    if row.unknown_attempts > 0 && judged_again { Status::Uncertain } else { Status::Pending }
 }
 
 fn settle(status: Status, due: Due, reason: Option<Reason>) -> Settlement {
@@ -225,6 +298,7 @@ fn settle(status: Status, due: Due, reason: Option<Reason>) -> Settlement {
         clear_first_dispatch: false,
         clear_retry_since: false,
         answered_5xx: false,
+        sent: false,
         downstream_id: None,
     }
 }

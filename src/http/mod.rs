@@ -8,6 +8,7 @@ mod client;
 mod credentials;
 mod failure;
 mod proxy;
+mod questions;
 mod request;
 mod resolver;
 mod sender;
@@ -15,6 +16,7 @@ mod signature;
 mod token;
 
 pub use credentials::{CredentialError, Credentials};
+pub use questions::CheckRequest;
 pub use request::{Body, RowRequest};
 pub use resolver::{Lookup, SystemLookup};
 pub use sender::{SendError, Sender, Sent};

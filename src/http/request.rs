@@ -88,6 +88,45 @@ pub fn check_address(policy: &Policy, destination: &Destination) -> Result<(), O
     }
 }
 
+/// Builds the request that asks what became of a key: the headers and credentials of the policy, and no body.
+pub fn query(
+    policy: &RequestPolicy,
+    credentials: &HeaderMap,
+    method: &'static str,
+    endpoint: &Endpoint,
+    row: &RowRequest<'_>,
+) -> Result<reqwest::Request, Observation> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &policy.headers {
+        headers.insert(parse_name(name)?, parse_value(name, value)?);
+    }
+    for (name, value) in credentials {
+        headers.insert(name.clone(), value.clone());
+    }
+    own_authorization(endpoint, credentials, &mut headers)?;
+    headers.insert(TENANT_HEADER, text_value(row.tenant)?);
+    headers.insert(OPERATION_HEADER, text_value(row.operation)?);
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| invalid("the method is unknown".to_owned()))?;
+    let mut request = reqwest::Request::new(method, endpoint.url().clone());
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// Userinfo of an address becomes basic authentication, unless the policy brings its own.
+pub fn own_authorization(
+    endpoint: &Endpoint,
+    credentials: &HeaderMap,
+    headers: &mut HeaderMap,
+) -> Result<(), Observation> {
+    if let Some(userinfo) = endpoint.userinfo()
+        && !credentials.contains_key(header::AUTHORIZATION)
+    {
+        headers.insert(header::AUTHORIZATION, basic(&userinfo.name, &userinfo.password)?);
+    }
+    Ok(())
+}
+
 /// Builds the request.
 pub fn build(
     policy: &RequestPolicy,
@@ -107,11 +146,7 @@ pub fn build(
     for (name, value) in &credentials.headers {
         headers.insert(name.clone(), value.clone());
     }
-    if let Some(userinfo) = endpoint.userinfo()
-        && !credentials.headers.contains_key(header::AUTHORIZATION)
-    {
-        headers.insert(header::AUTHORIZATION, basic(&userinfo.name, &userinfo.password)?);
-    }
+    own_authorization(endpoint, &credentials.headers, &mut headers)?;
     headers.insert(TENANT_HEADER, text_value(row.tenant)?);
     headers.insert(OPERATION_HEADER, text_value(row.operation)?);
     headers.insert(ATTEMPT_HEADER, HeaderValue::from(row.attempt));

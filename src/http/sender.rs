@@ -1,6 +1,7 @@
 //! One attempt: build, send, read a bounded part of the answer, all under one deadline.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -18,7 +19,7 @@ use super::{
     token::{Token, TokenSource},
 };
 use crate::domain::{
-    destination::{Endpoint, Scheme},
+    destination::{Destination, Endpoint, Scheme},
     json_pointer,
     judge::{Answer, Observation},
     retry_after,
@@ -42,11 +43,29 @@ pub enum SendError {
 
 /// Sends rows under one policy.
 pub struct Sender {
-    policy: Policy,
-    credentials: Credentials,
+    pub(super) policy: Policy,
+    pub(super) credentials: Credentials,
     client: reqwest::Client,
     tokens: Option<TokenSource>,
     proxy: Option<ProxyCheck>,
+    /// Headers of answers that some rule asks for, in lower case.
+    wanted: BTreeSet<String>,
+}
+
+/// What a request carries of the policy's.
+#[derive(Clone, Copy)]
+pub(super) enum Carries<'a> {
+    /// Nothing.
+    Nothing,
+    /// The token, if the policy asks for one.
+    Token,
+    /// The token, and a signature over key and body.
+    TokenAndSignature {
+        /// The key.
+        key: &'a str,
+        /// The body.
+        body: &'a Body,
+    },
 }
 
 /// What an attempt saw.
@@ -72,7 +91,11 @@ impl Sender {
             Some((client, secret)) => Some(TokenSource::new(client.clone(), secret).ok_or(SendError::ClientSecret)?),
             None => None,
         };
-        Ok(Self { policy, credentials, client, tokens, proxy })
+        let queries =
+            policy.status_query.iter().flat_map(|query| [&query.done, &query.unknown, &query.pending]).flatten();
+        let conditions = policy.classify.iter().map(|rule| &rule.when).chain(queries);
+        let wanted = conditions.filter_map(|when| when.header.as_ref()).map(|(name, _)| name.clone()).collect();
+        Ok(Self { policy, credentials, client, tokens, proxy, wanted })
     }
 
     /// The policy.
@@ -91,37 +114,52 @@ impl Sender {
     }
 
     async fn attempt(&self, endpoint: &Endpoint, row: &RowRequest<'_>, now: impl Fn() -> SystemTime) -> Observation {
-        let mut request = match request::build(&self.policy.request, &self.credentials, endpoint, row) {
+        let request = match request::build(&self.policy.request, &self.credentials, endpoint, row) {
             Ok(request) => request,
             Err(seen) => return seen,
         };
+        let carries = Carries::TokenAndSignature { key: row.key, body: &row.body };
+        self.exchange(request, endpoint.destination(), self.policy.total_timeout, carries, now).await
+    }
+
+    /// Sends a request once and reads what comes back, all within `limit`.
+    pub(super) async fn exchange(
+        &self,
+        mut request: reqwest::Request,
+        to: &Destination,
+        limit: Duration,
+        carries: Carries<'_>,
+        now: impl Fn() -> SystemTime,
+    ) -> Observation {
         let begun = tokio::time::Instant::now();
-        let deadline = begun + self.policy.total_timeout;
+        let deadline = begun + limit;
         if let Some(proxy) = &self.proxy {
-            match tokio::time::timeout_at(deadline, proxy.admits(&self.policy, endpoint.destination())).await {
+            match tokio::time::timeout_at(deadline, proxy.admits(&self.policy, to)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(seen)) => return seen,
-                Err(_) => {
-                    return Observation::NotExecuted {
-                        reason: Reason::DNS,
-                        detail: no_answer(self.policy.total_timeout),
-                    };
-                }
+                Err(_) => return Observation::NotExecuted { reason: Reason::DNS, detail: no_answer(limit) },
             }
         }
-        let token = match self.token(begun).await {
-            Ok(token) => token,
-            Err(why) => {
-                return Observation::NotExecuted { reason: Reason::TOKEN, detail: format!("token endpoint: {why}") };
-            }
+        let token = match carries {
+            Carries::Nothing => None,
+            // At most half of the time, so that a slow token does not leave the request to run into its deadline.
+            Carries::Token | Carries::TokenAndSignature { .. } => match self.token(begun, limit / 2).await {
+                Ok(token) => token,
+                Err(why) => {
+                    return Observation::NotExecuted {
+                        reason: Reason::TOKEN,
+                        detail: format!("token endpoint: {why}"),
+                    };
+                }
+            },
         };
         let headers = request.headers_mut();
         if let Some(token) = &token {
             headers.insert(header::AUTHORIZATION, token.authorization.clone());
         }
         // After the token, for a receiver compares the time of a signature with its own.
-        if let Body::Unchanged(body) = &row.body
-            && signature::sign(&self.credentials.signing, row.key, now(), body, headers).is_none()
+        if let Carries::TokenAndSignature { key, body: Body::Unchanged(body) } = carries
+            && signature::sign(&self.credentials.signing, key, now(), body, headers).is_none()
         {
             return request::invalid("the idempotency key cannot be sent".to_owned());
         }
@@ -129,7 +167,7 @@ impl Sender {
             Ok(Ok(response)) if self.is_of_proxy(&response) => proxy::asks_for_credentials(),
             Ok(Ok(response)) => Observation::Answer(self.read(response, deadline, now).await),
             Ok(Err(error)) => failure::observe(&error, self.proxy.is_some()),
-            Err(_) => Observation::Unknown { reason: Reason::TIMEOUT, detail: no_answer(self.policy.total_timeout) },
+            Err(_) => Observation::Unknown { reason: Reason::TIMEOUT, detail: no_answer(limit) },
         };
         if let (Some(tokens), Some(token), Observation::Answer(answer)) = (&self.tokens, &token, &seen)
             && answer.status == StatusCode::UNAUTHORIZED
@@ -145,11 +183,9 @@ impl Sender {
         self.proxy.is_some() && clear && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
     }
 
-    /// The token of this attempt, if the policy asks for one.
-    async fn token(&self, begun: tokio::time::Instant) -> Result<Option<Arc<Token>>, String> {
+    /// The token of this attempt, if the policy asks for one, within `longest` of its beginning.
+    async fn token(&self, begun: tokio::time::Instant, longest: Duration) -> Result<Option<Arc<Token>>, String> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
-        // At most half of the attempt's time, so that a slow token does not leave the request to run into its deadline.
-        let longest = self.policy.total_timeout / 2;
         match tokio::time::timeout_at(begun + longest, tokens.token(&self.client, &self.policy)).await {
             Ok(token) => token.map(Some),
             Err(_) => Err(no_answer(longest)),
@@ -179,8 +215,10 @@ impl Sender {
     }
 
     fn wanted_headers(&self, headers: &HeaderMap) -> Vec<(String, String)> {
-        let wanted = self.policy.classify.iter().filter_map(|rule| rule.header.as_ref()).map(|(name, _)| name);
-        wanted.filter_map(|name| Some((name.clone(), headers.get(name)?.to_str().ok()?.to_owned()))).collect()
+        self.wanted
+            .iter()
+            .filter_map(|name| Some((name.clone(), headers.get(name)?.to_str().ok()?.to_owned())))
+            .collect()
     }
 
     fn downstream_id(&self, headers: &HeaderMap, body: Option<&str>) -> Option<String> {

@@ -6,7 +6,9 @@ use rand::RngExt;
 use tokio::sync::oneshot;
 
 use super::{
-    Inner, database_time,
+    Inner,
+    before::{self, Before},
+    database_time,
     memory::{self, Turn},
     settler,
 };
@@ -14,12 +16,11 @@ use crate::{
     domain::{
         hold::{self, Signal},
         judge::{self, Observation, Verdict},
-        row::RowFacts,
-        settings::{History, LEASE_MARGIN, Policy},
+        settings::History,
         transition::{self, Plan, Settlement},
     },
     http::{Body, RowRequest, Sender},
-    store::{self, AttemptRecord, Claimed, SettleRow},
+    store::{AttemptRecord, Claimed, SettleRow},
 };
 
 /// Waits for a slot, makes the attempt, and hands its result to the settler. `begun` tells the claimer that the row waits
@@ -62,13 +63,17 @@ async fn begin(
     let body = match row.payload.take() {
         Some(payload) => memory::small_body(payload, row.payload_hash.as_deref()),
         // Not loaded for nothing.
-        None => match plan(policy, row, claimed_at) {
-            Plan::Settle(settlement) => return Some(unsent(settlement)),
-            Plan::Send => match inner.memory.body(inner, policy.request.max_body_bytes as u64, row, &mut begun).await {
-                Turn::Come(body) => body,
-                Turn::PutOff(delay) => return Some(unsent(transition::put_off(policy, &row.facts, delay))),
-                Turn::Lost => return None,
-            },
+        None => match before::plan(policy, row, claimed_at) {
+            Plan::Settle(settlement) => return Some(Attempted::unsent(settlement)),
+            Plan::Ask | Plan::Send => {
+                match inner.memory.body(inner, policy.request.max_body_bytes as u64, row, &mut begun).await {
+                    Turn::Come(body) => body,
+                    Turn::PutOff(delay) => {
+                        return Some(Attempted::unsent(transition::put_off(policy, &row.facts, delay)));
+                    }
+                    Turn::Lost => return None,
+                }
+            }
         },
     };
     let slot = tokio::select! {
@@ -79,39 +84,37 @@ async fn begin(
     drop(begun);
     match slot {
         Some(_slot) => attempt(inner, sender, row, body, claimed_at).await,
-        None => Some(unsent(transition::release(policy, &row.facts))),
+        None => Some(Attempted::unsent(transition::release(policy, &row.facts))),
     }
 }
 
-struct Attempted {
-    settlement: Settlement,
-    last_error: Option<String>,
-    http_status: Option<u16>,
-    delivered: bool,
-    signal: Option<Signal>,
-    record: Option<AttemptRecord>,
+/// What becomes of a claimed row, and what is counted with it.
+pub struct Attempted {
+    /// What is written to the row.
+    pub settlement: Settlement,
+    /// For people.
+    pub last_error: Option<String>,
+    /// The answer's status.
+    pub http_status: Option<u16>,
+    /// The effect took place.
+    pub delivered: bool,
+    /// What it says of its destination.
+    pub signal: Option<Signal>,
+    /// For the history.
+    pub record: Option<AttemptRecord>,
 }
 
-fn unsent(settlement: Settlement) -> Attempted {
-    let last_error = settlement.reason.as_ref().map(|reason| format!("not sent: {reason}"));
-    Attempted { settlement, last_error, http_status: None, delivered: false, signal: None, record: None }
-}
-
-/// Whether to send the row. One that waited for its turn is older than its claim says.
-fn plan(policy: &Policy, row: &Claimed, claimed_at: Instant) -> Plan {
-    let waited = RowFacts { dispatch_age: row.facts.dispatch_age + claimed_at.elapsed(), ..row.facts.clone() };
-    transition::before_send(policy, &waited)
+impl Attempted {
+    /// Nothing was sent.
+    pub fn unsent(settlement: Settlement) -> Self {
+        let last_error = settlement.reason.as_ref().map(|reason| format!("not sent: {reason}"));
+        Self { settlement, last_error, http_status: None, delivered: false, signal: None, record: None }
+    }
 }
 
 async fn attempt(inner: &Inner, sender: &Sender, row: &Claimed, body: Body, claimed_at: Instant) -> Option<Attempted> {
     let relay = &inner.relay;
     let policy = sender.policy();
-    if let Plan::Settle(settlement) = plan(policy, row, claimed_at) {
-        return Some(unsent(settlement));
-    }
-    if !lease_covers_attempt(inner, policy, row).await? {
-        return Some(unsent(transition::release(policy, &row.facts)));
-    }
     let request = RowRequest {
         tenant: &row.tenant,
         operation: &row.operation,
@@ -121,6 +124,11 @@ async fn attempt(inner: &Inner, sender: &Sender, row: &Claimed, body: Body, clai
         headers: row.headers.as_deref(),
         attempt: row.facts.attempts,
     };
+    match before::request(inner, sender, row, &request, claimed_at).await {
+        Before::Send => {}
+        Before::Settled(settled) => return Some(*settled),
+        Before::LeaseLost => return None,
+    }
     let started = Instant::now();
     let sent = sender.send(&request, || database_time(row.claimed_at_ms, claimed_at, Instant::now())).await;
     // The payload's memory is free for the next one, whatever the settle waits for.
@@ -160,26 +168,6 @@ async fn attempt(inner: &Inner, sender: &Sender, row: &Claimed, body: Body, clai
     })
 }
 
-/// Whether the lease outlasts an attempt that begins now. Renews it where it does not; `None` when it was lost.
-async fn lease_covers_attempt(inner: &Inner, policy: &Policy, row: &Claimed) -> Option<bool> {
-    let relay = &inner.relay;
-    let needed = policy.total_timeout + LEASE_MARGIN / 2;
-    let until = inner.hand.until(row.id, row.token)?;
-    if Instant::now() + needed <= until {
-        return Some(true);
-    }
-    let asked = Instant::now();
-    match store::renew(&relay.db, &relay.table, &[(row.id, row.token)], relay.settings.lease).await {
-        Ok(renewed) if renewed.contains(&row.id) => {
-            inner.hand.renewed(row.id, row.token, asked + relay.settings.lease);
-            Some(Instant::now() + needed <= asked + relay.settings.lease)
-        }
-        Ok(_) => None,
-        // Not known to be ours for long enough: give it back rather than risk a second worker beside us.
-        Err(_) => Some(false),
-    }
-}
-
 fn outcome(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Succeeded { .. } => "succeeded",
@@ -191,7 +179,7 @@ fn outcome(verdict: &Verdict) -> &'static str {
 }
 
 /// What `last_error` says: never a URL's path or query, a header's value or a body.
-fn describe(seen: &Observation) -> String {
+pub fn describe(seen: &Observation) -> String {
     match seen {
         Observation::Answer(answer) => {
             let reason = http::StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason());

@@ -5,6 +5,8 @@
 //! keeper renews the leases of rows that are still in hand, the cleaner removes what is past its retention.
 
 mod attempt;
+mod authority;
+mod before;
 mod claimer;
 mod cleaner;
 mod hand;
@@ -86,6 +88,8 @@ struct Inner {
     results: mpsc::Sender<settler::Result>,
     ready: watch::Sender<Result<(), String>>,
     work: hand::WorkMeter,
+    /// To the pre-dispatch function.
+    questions: mpsc::Sender<authority::Question>,
     /// Whether another relay that was there first serves our rows: then we claim none.
     refused: AtomicBool,
     /// Destinations, by the policy's number, where a success is worth a write.
@@ -105,6 +109,8 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
     let concurrency = relay.settings.concurrency;
     let tenants = relay.settings.tenants.iter().filter_map(|tenant| Uuid::parse_str(tenant).ok()).collect();
     let (results, incoming) = mpsc::channel(concurrency * RESULTS_PER_SLOT);
+    let (questions, asked) = mpsc::channel(concurrency);
+    let checker = tokio::spawn(authority::run(relay.db.clone(), asked));
     let inner = Arc::new(Inner {
         tenants,
         slots: Arc::new(Semaphore::new(concurrency)),
@@ -115,6 +121,7 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
         results,
         ready,
         work: hand::WorkMeter::default(),
+        questions,
         troubled: Mutex::default(),
         woken: Notify::new(),
         refused: AtomicBool::new(false),
@@ -138,6 +145,8 @@ pub async fn run(relay: Relay, ready: watch::Sender<Result<(), String>>, stop: C
             tracing::error!(task = name, %error, "a task of the relay ended badly");
         }
     }
+    // No attempt is left that could ask.
+    checker.abort();
     let relay = &inner.relay;
     if let Err(error) = crate::store::unregister(&relay.db, &relay.table, &relay.settings.name, &relay.worker).await {
         tracing::debug!(%error, "the registration stays behind; it lapses in 30 s");

@@ -5,10 +5,14 @@ use crate::{
     api::{self, BackoffKind, ClassifiedVerdict, DispatchPolicySpec, OrderingMode, Receiver},
     domain::{
         backoff::{Backoff, BackoffKind as Kind},
+        destination::Endpoint,
         egress::EgressRules,
         hold::HoldPolicy,
         row::Reason,
-        settings::{BodyCondition, Classified, ClassifyRule, DownstreamIdSource, History, OnDead, Policy},
+        settings::{
+            AnswerCondition, BodyCondition, Classified, ClassifyRule, DownstreamIdSource, FunctionName, History,
+            OnDead, Policy, PreDispatch, StatusQuery,
+        },
     },
 };
 
@@ -19,6 +23,7 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
         problems.push(Problem::new(format!("{label}: spec.{path}"), "Invalid", message));
     };
     request::check(spec, &mut invalid);
+    addresses(spec, &mut invalid);
     let kind = match spec.retry.backoff {
         BackoffKind::FullJitter => Kind::FullJitter,
         BackoffKind::EqualJitter => Kind::EqualJitter,
@@ -64,6 +69,8 @@ pub fn resolve(spec: &DispatchPolicySpec, label: &str) -> Result<Policy, Vec<Pro
             max_age: spec.retry.max_age.0,
             retry_after_cap: spec.retry.retry_after.respect.then_some(spec.retry.retry_after.cap.0),
             classify: spec.classify.iter().map(classify).collect(),
+            status_query: spec.status_query.as_ref().map(status_query),
+            pre_dispatch: spec.pre_dispatch.as_ref().and_then(pre_dispatch),
             hold: HoldPolicy {
                 after_failures: spec.destination.hold.after_failures.unsigned_abs(),
                 base: spec.destination.hold.base.0,
@@ -96,13 +103,7 @@ pub fn ordering(spec: &DispatchPolicySpec) -> Option<OnDead> {
 
 fn classify(rule: &api::Classification) -> ClassifyRule {
     ClassifyRule {
-        statuses: rule.statuses.iter().filter_map(|text| statuses(text)).collect(),
-        body: rule.body.as_ref().map(|body| BodyCondition {
-            pointer: body.pointer.clone(),
-            exists: body.exists,
-            value: body.value.clone(),
-        }),
-        header: rule.header.as_ref().map(|header| (header.name.to_ascii_lowercase(), header.value.clone())),
+        when: condition(&rule.statuses, rule.body.as_ref(), rule.header.as_ref()),
         verdict: match rule.verdict {
             ClassifiedVerdict::Succeeded => Classified::Succeeded,
             ClassifiedVerdict::Retry => Classified::Retry,
@@ -111,6 +112,63 @@ fn classify(rule: &api::Classification) -> ClassifyRule {
             ClassifiedVerdict::Dead => Classified::Dead,
         },
         reason: rule.reason.clone().map(Reason::custom),
+    }
+}
+
+fn condition(texts: &[String], body: Option<&api::BodyRule>, header: Option<&api::HeaderRule>) -> AnswerCondition {
+    AnswerCondition {
+        statuses: texts.iter().filter_map(|text| statuses(text)).collect(),
+        body: body.map(|body| BodyCondition {
+            pointer: body.pointer.clone(),
+            exists: body.exists,
+            value: body.value.clone(),
+        }),
+        header: header.map(|header| (header.name.to_ascii_lowercase(), header.value.clone())),
+    }
+}
+
+fn status_query(query: &api::StatusQuery) -> StatusQuery {
+    let conditions = |rules: &[api::AnswerRule]| {
+        rules.iter().map(|rule| condition(&rule.statuses, rule.body.as_ref(), rule.header.as_ref())).collect()
+    };
+    StatusQuery {
+        url: query.url.clone(),
+        method: match query.method {
+            api::QueryMethod::Get => "GET",
+            api::QueryMethod::Head => "HEAD",
+        },
+        done: conditions(&query.done),
+        unknown: conditions(&query.unknown),
+        pending: conditions(&query.pending),
+        settle_delay: query.settle_delay.0,
+        timeout: query.timeout.0,
+    }
+}
+
+/// The schema admits just one of both.
+fn pre_dispatch(check: &api::PreDispatch) -> Option<PreDispatch> {
+    if let Some(http) = &check.http {
+        return Some(PreDispatch::Http { url: http.url.clone(), timeout: http.timeout.0 });
+    }
+    let folded = check.sql_function.as_ref()?.to_ascii_lowercase();
+    let (schema, name) = match folded.split_once('.') {
+        Some((schema, name)) => (Some(schema.to_owned()), name.to_owned()),
+        None => (None, folded),
+    };
+    Some(PreDispatch::SqlFunction(FunctionName { schema, name }))
+}
+
+/// The addresses that a policy names itself, as endpoints are judged.
+fn addresses(spec: &DispatchPolicySpec, invalid: &mut impl FnMut(&str, String)) {
+    if let Some(query) = &spec.status_query
+        && let Err(error) = Endpoint::for_key(&query.url, "key")
+    {
+        invalid("statusQuery.url", error.to_string());
+    }
+    if let Some(http) = spec.pre_dispatch.as_ref().and_then(|check| check.http.as_ref())
+        && let Err(error) = Endpoint::parse(&http.url)
+    {
+        invalid("preDispatch.http.url", error.to_string());
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     domain::{
         memory,
         routing::{EndpointPattern, Route, Routing},
-        settings::{LEASE_MARGIN, NamedPolicy, Policies, Policy, RelaySettings, Retention},
+        settings::{LEASE_MARGIN, NamedPolicy, Policies, Policy, PreDispatch, RelaySettings, Retention},
     },
 };
 
@@ -137,20 +137,6 @@ fn named(
         }
     };
     let mut problems = Vec::new();
-    let shortest = policy_spec.timeouts.total.0 + LEASE_MARGIN;
-    if spec.lease_duration.0 < shortest {
-        problems.push(Problem::new(
-            format!("{label}: spec.leaseDuration"),
-            "LeaseTooShort",
-            format!(
-                "{} is shorter than timeouts.total ({}) of {policy_label} and a margin of {}s: raise leaseDuration to at least {}, or lower timeouts.total",
-                spec.lease_duration,
-                policy_spec.timeouts.total,
-                LEASE_MARGIN.as_secs(),
-                crate::api::Duration(shortest),
-            ),
-        ));
-    }
     let largest = policy_spec.request.max_body_bytes.unsigned_abs();
     if memory::large_part(spec.memory_budget.0) < largest {
         problems.push(Problem::new(
@@ -164,11 +150,39 @@ fn named(
         ));
     }
     match policy::resolve(policy_spec, &policy_label) {
-        Ok(policy) if problems.is_empty() => Ok(policy),
-        Ok(_) => Err(problems),
+        Ok(policy) => {
+            problems.extend(lease_too_short(label, relay, &policy, &policy_label));
+            if problems.is_empty() { Ok(policy) } else { Err(problems) }
+        }
         Err(found) => {
             problems.extend(found);
             Err(problems)
         }
     }
+}
+
+/// A lease must outlast all that may happen to a row in hand.
+fn lease_too_short(label: &str, relay: &OutboxRelay, policy: &Policy, policy_label: &str) -> Option<Problem> {
+    let (lease, shortest) = (relay.spec.lease_duration, policy.time_in_hand() + LEASE_MARGIN);
+    let mut parts = vec![("timeouts.total", policy.total_timeout)];
+    parts.extend(policy.status_query.as_ref().map(|query| ("statusQuery.timeout", query.timeout)));
+    parts.extend(policy.pre_dispatch.as_ref().map(|check| match check {
+        PreDispatch::SqlFunction(_) => ("preDispatch.sqlFunction", check.timeout()),
+        PreDispatch::Http { .. } => ("preDispatch.http.timeout", check.timeout()),
+    }));
+    let spelled: Vec<String> =
+        parts.iter().map(|(name, time)| format!("{name} ({})", crate::api::Duration(*time))).collect();
+    (lease.0 < shortest).then(|| {
+        Problem::new(
+            format!("{label}: spec.leaseDuration"),
+            "LeaseTooShort",
+            format!(
+                "{lease} is shorter than {} of {policy_label} and a margin of {}s: raise leaseDuration to at least {}, or lower {}",
+                spelled.join(" plus "),
+                LEASE_MARGIN.as_secs(),
+                crate::api::Duration(shortest),
+                parts[0].0,
+            ),
+        )
+    })
 }

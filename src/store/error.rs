@@ -27,6 +27,9 @@ pub enum StoreError {
     /// The table is not as the relay needs it.
     #[error("{0}")]
     Preflight(String),
+    /// Something of the application's own that a policy names is not there yet.
+    #[error("{0}")]
+    Unready(String),
     /// A migration could not be applied.
     #[error("migrate {table}: {message}")]
     Migrate {
@@ -70,7 +73,7 @@ impl StoreError {
                 | sqlx::Error::WorkerCrashed => true,
                 _ => false,
             },
-            Self::Settings(_) | Self::Preflight(_) | Self::Migrate { .. } => false,
+            Self::Settings(_) | Self::Preflight(_) | Self::Unready(_) | Self::Migrate { .. } => false,
         }
     }
 
@@ -80,6 +83,7 @@ impl StoreError {
             Self::Settings(_) => "settings",
             Self::Silent { .. } => "silent",
             Self::Preflight(_) => "preflight",
+            Self::Unready(_) => "unready",
             Self::Migrate { .. } => "migrate",
             Self::Sql { source, .. } => match source {
                 sqlx::Error::Database(error) => match error.code().as_deref() {

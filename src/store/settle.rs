@@ -80,6 +80,7 @@ pub async fn settle(
             .bind(column(|settlement| settlement.clear_first_dispatch))
             .bind(column(|settlement| settlement.clear_retry_since))
             .bind(column(|settlement| settlement.answered_5xx))
+            .bind(column(|settlement| settlement.sent))
             .bind(rows.iter().map(|row| row.record.as_ref().map(|record| record.outcome)).collect::<Vec<_>>())
             .bind(rows.iter().map(|row| row.record.as_ref().map(|record| int(record.attempt))).collect::<Vec<_>>())
             .bind(rows.iter().map(|row| row.record.as_ref().map(|record| millis(record.duration))).collect::<Vec<_>>())

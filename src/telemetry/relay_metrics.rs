@@ -38,6 +38,11 @@ struct DeadLetter {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Answered {
+    answer: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Slots {
     state: &'static str,
 }
@@ -54,6 +59,8 @@ pub struct RelayMetrics {
     dead_letters: Family<DeadLetter, Counter>,
     slots: Family<Slots, Gauge>,
     removed: Family<Removed, Counter>,
+    queries: Family<Answered, Counter>,
+    checks: Family<Answered, Counter>,
     /// Seconds from the first byte of an attempt to its end.
     pub dispatch_duration: Histogram,
     /// Seconds from insert to success.
@@ -77,6 +84,8 @@ impl RelayMetrics {
             dead_letters: Family::default(),
             slots: Family::default(),
             removed: Family::default(),
+            queries: Family::default(),
+            checks: Family::default(),
             dispatch_duration: Histogram::new([
                 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
             ]),
@@ -98,6 +107,22 @@ impl RelayMetrics {
         for removal in Removal::ALL {
             metrics.removed(removal, 0);
         }
+        for answer in ["done", "unknown", "pending", "unclear"] {
+            let _ = metrics.queries.get_or_create(&Answered { answer });
+        }
+        for answer in ["allowed", "denied", "unclear", "unasked"] {
+            let _ = metrics.checks.get_or_create(&Answered { answer });
+        }
+        registry.register(
+            "outbox_status_queries",
+            "Receivers asked what became of a row, by what they said",
+            metrics.queries.clone(),
+        );
+        registry.register(
+            "outbox_pre_dispatch_checks",
+            "Rows asked about before their request, by what was said",
+            metrics.checks.clone(),
+        );
         registry.register(
             "outbox_dispatches",
             "Attempts that ended, by destination and outcome",
@@ -138,6 +163,16 @@ impl RelayMetrics {
             let _ = self.dispatches.get_or_create(&Dispatch { destination: destination.clone(), outcome: known });
         }
         self.dispatches.get_or_create(&Dispatch { destination, outcome }).inc();
+    }
+
+    /// Counts a status query by its answer.
+    pub fn queried(&self, answer: &'static str) {
+        self.queries.get_or_create(&Answered { answer }).inc();
+    }
+
+    /// Counts a pre-dispatch check by its answer.
+    pub fn checked(&self, answer: &'static str) {
+        self.checks.get_or_create(&Answered { answer }).inc();
     }
 
     /// Counts a row that became dead.

@@ -38,6 +38,11 @@ async fn what_one_object_can_know_is_refused_with_the_mend() {
         (json!({ "retry": { "backoff": "Schedule" } }), "needs a retry.schedule"),
         (json!({ "timeouts": { "connect": "40s" } }), "make it at least timeouts.connect"),
         (json!({ "retries": {} }), "retries"),
+        (
+            json!({ "statusQuery": { "url": "https://x.test/", "done": [{ "statuses": ["200"] }] } }),
+            "must hold {key} or {keyHash}",
+        ),
+        (json!({ "preDispatch": {} }), "set one of preDispatch.sqlFunction and preDispatch.http"),
     ] {
         let refused =
             world.apply::<DispatchPolicy>("strict", spec.clone()).await.expect_err(&spec.to_string()).to_string();

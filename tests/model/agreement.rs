@@ -326,6 +326,7 @@ fn attempt(policy: &Policy, held: &Held, seen: usize) -> Settlement {
     let waited = RowFacts { dispatch_age: facts.dispatch_age + since, ..facts };
     match transition::before_send(policy, &waited) {
         Plan::Settle(settlement) => settlement,
+        Plan::Ask => unreachable!("no policy of the model asks"),
         Plan::Send => {
             let facts = RowFacts { retry_age: waited.retry_age + since, ..waited };
             transition::after_attempt(policy, &facts, seen, &judge(policy, &facts, seen), 0.0)
@@ -342,5 +343,11 @@ fn ticks(seconds: f64) -> u8 {
 /// Facts with their ages in whole ticks.
 fn whole(facts: &RowFacts) -> RowFacts {
     let age = |age: Duration| TICK * ticks(age.as_secs_f64()).into();
-    RowFacts { retry_age: age(facts.retry_age), dispatch_age: age(facts.dispatch_age), ..facts.clone() }
+    RowFacts {
+        retry_age: age(facts.retry_age),
+        dispatch_age: age(facts.dispatch_age),
+        waits: 0,
+        since_last_send: Duration::ZERO,
+        ..facts.clone()
+    }
 }

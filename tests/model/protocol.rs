@@ -349,6 +349,7 @@ impl Setup {
             facts.attempts = 1;
         }
         match transition::before_send(&self.policy, &facts) {
+            Plan::Ask => unreachable!("no policy of the model asks"),
             Plan::Send if claim.covered > 0 => Worker::Checked(claim),
             Plan::Send if row.renew(claim.token, self.lease) => {
                 claim.covered = self.lease;

@@ -86,6 +86,9 @@ impl Facts {
             retry_age: TICK * self.retry_age.into(),
             dispatch_age: TICK * self.dispatch_age.into(),
             expired: self.expired,
+            // Only a policy that asks the receiver looks at these.
+            waits: 0,
+            since_last_send: std::time::Duration::ZERO,
         }
     }
 }

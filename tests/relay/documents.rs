@@ -100,6 +100,72 @@ fn each_mistake_is_named_with_its_path_and_its_mend() {
             "DispatchPolicy/quick: spec.request.authentication",
             "not both",
         ),
+        (
+            "",
+            "statusQuery: {url: 'https://x.test/', done: [{statuses: ['200']}]}",
+            "DispatchPolicy/quick: spec.statusQuery",
+            "must hold {key} or {keyHash}",
+        ),
+        (
+            "",
+            "statusQuery: {url: 'ftp://x.test/{key}', done: [{statuses: ['200']}]}",
+            "DispatchPolicy/quick: spec.statusQuery",
+            "must begin with http:// or https://",
+        ),
+        (
+            "",
+            "statusQuery: {url: 'https://x.test:99999/{key}', done: [{statuses: ['200']}]}",
+            "DispatchPolicy/quick: spec.statusQuery.url",
+            "port",
+        ),
+        (
+            "",
+            "statusQuery: {url: 'https://x.test/{key}', done: [{}]}",
+            "DispatchPolicy/quick: spec.statusQuery.done[0]",
+            "needs a condition",
+        ),
+        (
+            "",
+            "statusQuery: {url: 'https://x.test/{key}', done: []}",
+            "DispatchPolicy/quick: spec.statusQuery.done",
+            "1",
+        ),
+        (
+            "",
+            "statusQuery: {url: 'https://x.test/{key}', done: [{statuses: ['200']}], timeout: 9s}",
+            "OutboxRelay/test: spec.leaseDuration",
+            "plus statusQuery.timeout (9s)",
+        ),
+        (
+            "",
+            "statusQuery: {url: 'https://x.test/{key}', done: [{statuses: ['200']}], timeout: 1ms}",
+            "DispatchPolicy/quick: spec.statusQuery",
+            "at least 10ms",
+        ),
+        (
+            "",
+            "preDispatch: {sqlFunction: a.b, http: {url: 'https://x.test/'}}",
+            "DispatchPolicy/quick: spec.preDispatch",
+            "set one of preDispatch.sqlFunction and preDispatch.http",
+        ),
+        (
+            "",
+            "preDispatch: {sqlFunction: 'a.b; DROP'}",
+            "DispatchPolicy/quick: spec.preDispatch.sqlFunction",
+            "a.b; DROP",
+        ),
+        (
+            "",
+            "preDispatch: {http: {url: 'x.test'}}",
+            "DispatchPolicy/quick: spec.preDispatch.http",
+            "must begin with http:// or https://",
+        ),
+        (
+            "",
+            "preDispatch: {http: {url: 'https://x.test/', timeout: 2m}}",
+            "DispatchPolicy/quick: spec.preDispatch.http",
+            "at most 1m",
+        ),
     ] {
         let (code, errors) = refused(relay, policy);
         assert_eq!(code, 2, "{relay}{policy}: {errors}");

@@ -20,6 +20,7 @@ mod order;
 mod overlap;
 mod pooler;
 mod processes;
+mod questions;
 mod requests;
 mod resources;
 mod retention;

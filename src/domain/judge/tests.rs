@@ -114,7 +114,8 @@ fn success_keeps_what_the_receiver_called_it() {
 }
 
 fn rule(statuses: &[(u16, u16)], verdict: Classified) -> ClassifyRule {
-    ClassifyRule { statuses: statuses.to_vec(), body: None, header: None, verdict, reason: None }
+    let when = AnswerCondition { statuses: statuses.to_vec(), ..AnswerCondition::default() };
+    ClassifyRule { when, verdict, reason: None }
 }
 
 fn with(rules: Vec<ClassifyRule>) -> Policy {
@@ -166,7 +167,8 @@ fn all_conditions_of_a_rule_must_hold() {
             value: value.map(str::to_owned),
         });
         let header = header.map(|(name, value)| (name.to_owned(), value.map(str::to_owned)));
-        with(vec![ClassifyRule { body, header, ..rule(&[(200, 299)], Classified::Dead) }])
+        let when = AnswerCondition { statuses: vec![(200, 299)], body, header };
+        with(vec![ClassifyRule { when, ..rule(&[], Classified::Dead) }])
     };
     let seen = answered(Answer {
         headers: vec![("idempotent-replayed".to_owned(), "true".to_owned())],
@@ -217,5 +219,39 @@ proptest! {
         // What says nothing final of the row is never called dead.
         let dead = matches!(verdict, Verdict::Dead { .. });
         prop_assert!(!dead || (300..500).contains(&status));
+    }
+}
+
+fn query() -> StatusQuery {
+    let statuses = |first, last| AnswerCondition { statuses: vec![(first, last)], ..AnswerCondition::default() };
+    StatusQuery {
+        url: "https://receiver.test/{key}".to_owned(),
+        method: "GET",
+        done: vec![statuses(200, 200)],
+        unknown: vec![statuses(404, 404), statuses(200, 202)],
+        pending: vec![statuses(202, 202)],
+        settle_delay: MINUTE,
+        timeout: Duration::from_secs(5),
+    }
+}
+
+#[test]
+fn a_query_is_told_what_its_rules_say_and_overlapping_rules_send_nothing() {
+    for (status, expected) in [
+        (200, Told::Done { downstream_id: None }),
+        (201, Told::Unknown),
+        (202, Told::Pending),
+        (404, Told::Unknown),
+        (401, Told::Unclear),
+        (500, Told::Unclear),
+    ] {
+        assert_eq!(told(&query(), &answered(answer(status))), expected, "{status}");
+    }
+    for seen in [
+        Observation::Unknown { reason: Reason::TIMEOUT, detail: String::new() },
+        Observation::NotExecuted { reason: Reason::CONNECT, detail: String::new() },
+        Observation::NotBuilt { reason: Reason::BLOCKED, detail: String::new() },
+    ] {
+        assert_eq!(told(&query(), &seen), Told::Unclear, "{seen:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! The rules of a row's life, one by one.
 
+mod asking;
 mod properties;
 
 use super::{
@@ -7,7 +8,7 @@ use super::{
         backoff::{Backoff, BackoffKind},
         judge::{Answer, judge},
         samples::{policy, row},
-        settings::{Classified, ClassifyRule},
+        settings::{AnswerCondition, Classified, ClassifyRule},
     },
     *,
 };
@@ -40,6 +41,10 @@ fn answer_after(status: u16, retry_after: Duration) -> Observation {
     Observation::Answer(Answer { status, retry_after: Some(retry_after), ..Answer::default() })
 }
 
+fn statuses(first: u16, last: u16) -> AnswerCondition {
+    AnswerCondition { statuses: vec![(first, last)], ..AnswerCondition::default() }
+}
+
 fn refused_connection() -> Observation {
     Observation::NotExecuted { reason: Reason::CONNECT, detail: String::new() }
 }
@@ -64,7 +69,7 @@ fn seen(settlement: &Settlement) -> (Status, Due, Option<&str>) {
 
 fn before(policy: &Policy, row: &RowFacts) -> Option<Settlement> {
     match before_send(policy, row) {
-        Plan::Send => None,
+        Plan::Ask | Plan::Send => None,
         Plan::Settle(settlement) => Some(settlement),
     }
 }
@@ -184,8 +189,7 @@ fn a_counted_retry_waits_for_the_longer_of_the_stated_time_and_its_own() {
 
 #[test]
 fn a_wait_without_a_time_takes_the_policys_base_and_never_loops_hot() {
-    let rule =
-        ClassifyRule { statuses: vec![(409, 409)], body: None, header: None, verdict: Classified::Wait, reason: None };
+    let rule = ClassifyRule { when: statuses(409, 409), verdict: Classified::Wait, reason: None };
     let at_once = BackoffKind::Schedule { delays: vec![Duration::ZERO], jitter_percent: 0 };
     for (kind, waited) in
         [(BackoffKind::FullJitter, SECOND * 5), (BackoffKind::EqualJitter, SECOND * 5), (at_once, SECOND)]
@@ -292,7 +296,7 @@ fn a_refusal_settles_the_doubt_only_as_the_receivers_word_on_the_key() {
     // From a receiver that enforces keys alone.
     assert!(!settles(&none(), &doubtful(), 422));
     // A policy that calls everything rejected cannot make a proxy's word the receiver's.
-    let rule = |reason| ClassifyRule { statuses: vec![], body: None, header: None, verdict: Classified::Dead, reason };
+    let rule = |reason| ClassifyRule { when: AnswerCondition::default(), verdict: Classified::Dead, reason };
     let all_rejected = Policy { classify: vec![rule(None)], ..policy() };
     for status in [200, 202, 400, 404, 410, 422] {
         assert!(settles(&all_rejected, &doubtful(), status), "{status}");

@@ -13,6 +13,10 @@ SET status            = 'in_flight',
     next_attempt_at   = now() + {lease} * interval '1 microsecond',
     retry_since       = coalesce(t.retry_since, now()),
     first_dispatch_at = coalesce(t.first_dispatch_at, now()),
+    -- The latest instant at which a request may have left: a lost lease's may have left until it ran out.
+    last_dispatch_at  = CASE WHEN due.lease_expired THEN least(coalesce(t.locked_until, now()), now())
+                             WHEN due.in_doubt THEN coalesce(t.last_dispatch_at, now())
+                             ELSE t.last_dispatch_at END,
     payload_hash      = CASE WHEN t.payload_hash IS NULL AND pg_column_size(t.payload) <= {stored}
                              THEN sha256(convert_to(t.payload::text, 'UTF8')) ELSE t.payload_hash END
 FROM due
@@ -35,6 +39,7 @@ RETURNING t.id,
           t.headers::text AS headers,
           t.attempts,
           t.unknown_attempts,
+          t.waits,
           due.lease_expired,
           due.in_doubt,
           due.first_dispatch,
@@ -42,5 +47,6 @@ RETURNING t.id,
           coalesce(t.expires_at <= now(), false) AS expired,
           (extract(epoch FROM now() - t.retry_since) * 1000)::bigint AS retry_age_ms,
           (extract(epoch FROM now() - t.first_dispatch_at) * 1000)::bigint AS dispatch_age_ms,
+          (extract(epoch FROM now() - coalesce(t.last_dispatch_at, t.created_at)) * 1000)::bigint AS since_last_send_ms,
           (extract(epoch FROM now() - t.created_at) * 1000)::bigint AS age_ms,
           (extract(epoch FROM now()) * 1000)::bigint AS claimed_at_ms

@@ -117,6 +117,8 @@ fn decode(row: &PgRow, token: Uuid, held_until: Instant) -> Result<Claimed, sqlx
         facts: RowFacts {
             attempts: count("attempts")?,
             unknown_attempts: count("unknown_attempts")?,
+            waits: count("waits")?,
+            since_last_send: millis("since_last_send_ms")?,
             lease_expired: row.try_get("lease_expired")?,
             in_doubt: row.try_get("in_doubt")?,
             answered_5xx: row.try_get("answered_5xx")?,

@@ -45,6 +45,7 @@ const FILES: &[(i32, &str, &str)] = &[
     (5, "retention", include_str!("../../../migrations/0005_retention.sql")),
     (6, "order", include_str!("../../../migrations/0006_order.sql")),
     (7, "relays", include_str!("../../../migrations/0007_relays.sql")),
+    (8, "last_dispatch", include_str!("../../../migrations/0008_last_dispatch.sql")),
 ];
 
 /// The name of the unique index over the key: the published one, or one of the table's own where that name is taken.

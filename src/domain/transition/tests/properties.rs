@@ -16,9 +16,7 @@ fn any_policy() -> impl Strategy<Value = Policy> {
         100..600_u16,
     )
         .prop_map(|(verdict, status)| ClassifyRule {
-            statuses: vec![(status, status + 50)],
-            body: None,
-            header: None,
+            when: AnswerCondition { statuses: vec![(status, status + 50)], ..AnswerCondition::default() },
             verdict,
             reason: None,
         });
@@ -50,6 +48,8 @@ fn any_row() -> impl Strategy<Value = RowFacts> {
                 retry_age: HOUR * retry,
                 dispatch_age: HOUR * dispatch,
                 expired,
+                waits: 0,
+                since_last_send: HOUR * dispatch,
             }
         },
     )
