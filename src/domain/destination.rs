@@ -138,7 +138,8 @@ fn host_name(name: &str) -> Result<String, EndpointError> {
         return Err(EndpointError::HostMissing);
     }
     let has_labels = name.split('.').all(|label| (1..=63).contains(&label.len()));
-    if name.len() > MAX_HOST_BYTES || !has_labels {
+    // A brace can only have come in percent-encoded, and would read as a placeholder wherever the name is written again.
+    if name.len() > MAX_HOST_BYTES || !has_labels || name.contains(['{', '}']) {
         return Err(EndpointError::HostInvalid);
     }
     Ok(name.to_ascii_lowercase())
@@ -421,6 +422,8 @@ mod tests {
             ("http://a../", E::HostInvalid),
             ("http://exa%20mple.test/", E::HostInvalid),
             ("http://a|b/", E::HostInvalid),
+            ("http://b\u{fc}%7Bc/", E::HostInvalid),
+            ("http://%7Bkey%7D.test/", E::HostInvalid),
             ("http://1.2.3.256/", E::HostInvalid),
             ("http://[::1/", E::HostInvalid),
             ("http://[fe80::1%25eth0]/", E::HostInvalid),
