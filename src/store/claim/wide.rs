@@ -12,10 +12,10 @@ use super::{
 };
 
 /// Rows of an ordered policy that a claim looks at, even if it takes fewer: blocked ones are put off by so many at once,
-/// so that ten thousand rows of one entity before another's row cost forty claims, once.
+/// so that ten thousand rows of one entity before another's row are out of the way after 10,000 / 256 claims, once.
 const LOOKED_AT: usize = 256;
 /// Due rows of a destination among which a policy's own are looked for, where several policies share the destination:
-/// about 5 ms.
+/// a bound on what one claim reads.
 const WINDOW: usize = 5_000;
 
 /// What was found.
