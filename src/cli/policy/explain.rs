@@ -113,6 +113,8 @@ impl<'a> Explained<'a> {
         }
         for (title, lines) in [
             ("The whole span", words::whole(self)),
+            ("Requests", words::requests(self)),
+            ("Before a request", words::before(self)),
             ("Duplicates", words::duplicates(self)),
             ("Answers", words::answers(self)),
             ("Holds", words::holds(self)),
@@ -181,6 +183,8 @@ impl<'a> Explained<'a> {
             "words": {
                 "backoff": words::backoff(self),
                 "span": words::whole(self),
+                "requests": words::requests(self),
+                "before": words::before(self),
                 "duplicates": words::duplicates(self),
                 "answers": words::answers(self),
                 "holds": words::holds(self),

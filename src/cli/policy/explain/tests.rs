@@ -53,7 +53,25 @@ fn a_policy_with_much_to_say_is_explained_as_the_golden_one() {
     golden(
         "full",
         r#"
-  idempotency: {receiver: Enforced, window: 1h, header: X-Key}
+  request:
+    method: PUT
+    headers: {X-Source: billing}
+    secretHeaders: [{name: X-Api-Key, secretRef: {name: crm, key: apiKey}}]
+    authentication:
+      oauth2ClientCredentials:
+        tokenUrl: https://auth.example/token?of=crm
+        clientIdSecretRef: {name: crm, key: id}
+        clientSecretRef: {name: crm, key: secret}
+    tls:
+      caSecretRef: {name: crm, key: ca}
+      clientCertificateSecretRef: {name: crm, key: certificate}
+      clientKeySecretRef: {name: crm, key: key}
+    signing: {standardWebhooks: {secretRefs: [{name: hooks, key: current}, {name: hooks, key: previous}]}}
+    proxyUrl: http://proxy.example:3128
+  idempotency: {receiver: Enforced, window: 1h, header: X-Key, format: StructuredString}
+  statusQuery: {url: "https://crm.example/{key}", done: [{statuses: ["200"]}], unknown: [{statuses: ["404"]}]}
+  preDispatch: {sqlFunction: App.may_send}
+  ordering: {mode: PerEntity, onDead: Skip}
   retry: {backoff: EqualJitter, base: 1s, cap: 10m, maxAttempts: 20, maxAge: 1h, retryAfter: {respect: false}}
   classify:
     - {statuses: ["404", "5xx"], body: {pointer: /errors, exists: true}, header: {name: Idempotent-Replayed, value: "true"}, verdict: Dead, reason: replayed_error}

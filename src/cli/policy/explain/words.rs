@@ -7,7 +7,10 @@ use ipnet::IpNet;
 use super::Explained;
 use crate::{
     api::{BackoffKind, Classification, ClassifiedVerdict},
-    domain::egress::EgressRules,
+    domain::{
+        egress::EgressRules,
+        settings::{Authentication, OnDead, PreDispatch},
+    },
 };
 
 /// How the wait grows.
@@ -56,7 +59,7 @@ pub fn whole(policy: &Explained<'_>) -> Vec<String> {
         None => format!("maxAge {} is longer, so the number of attempts decides. Waits that use no attempt end there too.", span(settings.max_age)),
     });
     lines.push(match settings.key_window {
-        _ if !settings.receiver_enforces_keys => {
+        _ if !settings.receiver_enforces_keys && settings.status_query.is_none() => {
             "idempotency.window has no say: with receiver: None a row whose outcome is unknown is not sent again.".to_owned()
         }
         None => "idempotency.window is not given: the receiver is taken to remember a key for ever. Write down how long it does.".to_owned(),
@@ -73,17 +76,91 @@ pub fn whole(policy: &Explained<'_>) -> Vec<String> {
     lines
 }
 
+/// What a request carries, and how it gets there. Secrets are named by what they are for.
+pub fn requests(policy: &Explained<'_>) -> Vec<String> {
+    let settings = &policy.settings;
+    let request = &settings.request;
+    let spelling = if request.key_structured { ", in double quotes" } else { "" };
+    let mut lines = vec![format!(
+        "{} with the key in {}{spelling}. A payload above {} bytes and a key above {} are dead (invalid).",
+        request.method, request.key_header, request.max_body_bytes, request.max_key_length
+    )];
+    let names: Vec<String> = request
+        .headers
+        .keys()
+        .cloned()
+        .chain(request.secret_headers.iter().map(|(name, _)| format!("{name} (from a Secret)")))
+        .collect();
+    if !names.is_empty() {
+        lines.push(format!("Headers of its own: {}.", names.join(", ")));
+    }
+    lines.extend(match &request.authentication {
+        Authentication::None => None,
+        Authentication::Bearer(_) => Some("It shows a bearer token from a Secret.".to_owned()),
+        Authentication::Basic { .. } => Some("It shows a user's name and password from Secrets.".to_owned()),
+        Authentication::ClientCredentials(client) => Some(format!(
+            "It shows a token that it fetches from {} (OAuth2 client credentials), within half of the request's time.",
+            client.token_endpoint.destination()
+        )),
+    });
+    if !request.signing.is_empty() {
+        lines.push(format!("It is signed (Standard Webhooks) by {}.", count_of(request.signing.len(), "secret")));
+    }
+    if request.tls.ca.is_some() {
+        lines.push("Over TLS it trusts the authorities of a Secret alone.".to_owned());
+    }
+    if request.tls.client.is_some() {
+        lines.push("Over TLS it shows a client's certificate.".to_owned());
+    }
+    if let Some(proxy) = &request.proxy {
+        lines.push(format!("It goes through the proxy {}.", proxy.destination()));
+    }
+    lines
+}
+
+/// What is asked, and what is waited for, before a request.
+pub fn before(policy: &Explained<'_>) -> Vec<String> {
+    let settings = &policy.settings;
+    let mut lines = Vec::new();
+    match &settings.pre_dispatch {
+        None => {}
+        Some(PreDispatch::SqlFunction(function)) => {
+            let schema = function.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+            lines.push(format!("The function {schema}{} is asked whether the row may still be sent: a no is dead (revoked), anything but a clear yes is tried again and uses an attempt.", function.name));
+        }
+        Some(PreDispatch::Http { timeout, .. }) => lines.push(format!("A service is asked, for up to {}, whether the row may still be sent: a no is dead (revoked), anything but a clear yes is tried again and uses an attempt.", span(*timeout))),
+    }
+    match settings.ordering {
+        None => lines.push("Rows of one entity do not wait for each other.".to_owned()),
+        Some(OnDead::Block) => lines.push("Rows of one tenant and entity go one at a time, in the order of their ids; a dead one stops those behind it until a person has dealt with it.".to_owned()),
+        Some(OnDead::Skip) => lines.push("Rows of one tenant and entity go one at a time, in the order of their ids; a dead one stops none.".to_owned()),
+    }
+    lines.push(format!(
+        "A row is in a pod's hands for up to {} with all that is asked: leaseDuration must be longer.",
+        span(settings.time_in_hand())
+    ));
+    lines
+}
+
 /// What is taken for granted of the receiver.
 pub fn duplicates(policy: &Explained<'_>) -> Vec<String> {
     let enforced = policy.settings.receiver_enforces_keys;
     let header = &policy.settings.request.key_header;
-    let mut lines = vec![if enforced {
+    let mut lines = vec![if !enforced && policy.settings.status_query.is_some() {
+        "receiver: None. The receiver may do the work of each request, so a row whose outcome is unknown (a timeout, a reset, a 5xx, a pod that died) is sent again only when the receiver says that it does not know it.".to_owned()
+    } else if enforced {
         format!(
             "receiver: Enforced. The receiver does the work of one key once, so a request whose outcome is unknown (a timeout, a reset, a pod that died) is sent again with the same {header} and the same bytes."
         )
     } else {
         "receiver: None. The receiver may do the work of each request, so a row whose outcome is unknown (a timeout, a reset, a 5xx, a pod that died) is never sent again by itself: it parks for a person.".to_owned()
     }];
+    if let Some(query) = &policy.settings.status_query {
+        lines.push(format!(
+            "statusQuery asks the receiver first: done ends the row, unknown is believed {} after the last request, and anything else is asked again, later and later, until maxAge; then the row parks for a person. Asking uses no attempt.",
+            span(query.settle_delay)
+        ));
+    }
     if enforced && !policy.receiver_said {
         lines.push("TAKEN FOR GRANTED: the document does not say idempotency.receiver. If the receiver does not deduplicate by that header, each unknown outcome is a second effect. Find out, and write receiver: Enforced or receiver: None.".to_owned());
     }
@@ -202,6 +279,10 @@ pub fn span(span: Duration) -> String {
         3_600..172_800 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "m"),
         _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
     }
+}
+
+fn count_of(number: usize, what: &str) -> String {
+    count(u32::try_from(number).unwrap_or(u32::MAX), what)
 }
 
 fn count(count: u32, what: &str) -> String {
