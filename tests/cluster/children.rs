@@ -181,7 +181,9 @@ async fn rc_28_one_bad_object_stops_no_other() {
         "scaling": { "scaleDown": { "stabilization": "99999999999999999h" } },
     });
     world.apply::<PartialObjectMeta<OutboxRelay>>("bad", bad).await.unwrap();
-    world.relay("good", |_| {}).await;
+    // Relays of one table serve tenants of their own.
+    let (one, other) = ("6f0f3c4e-8f6b-4a53-9b0e-3a3c0d9f1a11", "6f0f3c4e-8f6b-4a53-9b0e-3a3c0d9f1a12");
+    world.relay("good", |spec| spec["tenants"] = json!([one])).await;
     world.deployment("good-relay", "it is there", |_| true).await;
     assert!(world.api::<Deployment>().get_opt("bad-relay").await.unwrap().is_none());
     eventually("an event tells of the bad one", || async {
@@ -195,8 +197,24 @@ async fn rc_28_one_bad_object_stops_no_other() {
     })
     .await;
     // Mended, it is served like any other.
-    world.relay("bad", |_| {}).await;
+    world.relay("bad", |spec| spec["tenants"] = json!([other])).await;
     world.deployment("bad-relay", "it is there", |_| true).await;
+    operator.stop().await;
+}
+
+#[tokio::test]
+async fn of_two_relays_with_the_same_tenants_the_younger_gets_no_pods_until_they_are_its_own() {
+    let (world, operator) = World::new().await;
+    world.relay("older", |_| {}).await;
+    world.deployment("older-relay", "it is there", |_| true).await;
+    world.relay("younger", |_| {}).await;
+    let refused = world.condition("younger", "Ready", "False", "TableOverlap").await;
+    assert!(refused.message.contains("/older"), "{}", refused.message);
+    assert!(world.api::<Deployment>().get_opt("younger-relay").await.unwrap().is_none());
+    let (one, other) = ("6f0f3c4e-8f6b-4a53-9b0e-3a3c0d9f1a11", "6f0f3c4e-8f6b-4a53-9b0e-3a3c0d9f1a12");
+    world.relay("older", |spec| spec["tenants"] = json!([one])).await;
+    world.relay("younger", |spec| spec["tenants"] = json!([other])).await;
+    world.deployment("younger-relay", "it is there", |_| true).await;
     operator.stop().await;
 }
 
