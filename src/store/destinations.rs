@@ -153,7 +153,8 @@ impl Caps {
 }
 
 /// Locks the destinations' rows until the transaction ends, and says how many rows each may get under the caps. (Counting
-/// without the lock is no cap: two pods would count the same room.) `counted` is a condition on the rows in flight, in SQL.
+/// without the lock is no cap: two pods would count the same room.) A row whose lease is over takes no room: its worker is
+/// gone, and the row itself waits for room. `counted` is a condition on the rows in flight, in SQL.
 pub(super) async fn room(
     tx: &mut Tx,
     table: &TableName,
@@ -170,7 +171,8 @@ pub(super) async fn room(
            tokens = least($3::float8, coalesce(d.tokens + extract(epoch FROM now() - d.tokens_at)::float8 * $3, $3::float8)) \
          WHERE d.scope = $1 AND d.destination = ANY ($2) \
          RETURNING d.destination, floor(d.tokens)::bigint AS tokens, \
-           (SELECT count(*) FROM {table} AS t WHERE t.status = 'in_flight' AND t.destination = d.destination{counted}) AS in_flight",
+           (SELECT count(*) FROM {table} AS t WHERE t.status = 'in_flight' AND t.destination = d.destination \
+              AND (t.next_attempt_at > now() OR (t.claim_token IS NULL AND t.locked_until > now())){counted}) AS in_flight",
         side = table.destinations(),
         table = table.qualified(),
     );

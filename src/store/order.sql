@@ -66,6 +66,8 @@ put_off AS (
         -- Its worker is gone, and the attempt's outcome is unknown, as if the row had been claimed.
         status           = CASE WHEN t.status = 'in_flight' THEN 'uncertain' ELSE t.status END,
         unknown_attempts = t.unknown_attempts + (t.status = 'in_flight')::integer,
+        last_dispatch_at = CASE WHEN t.status = 'in_flight' THEN least(coalesce(t.locked_until, now()), now())
+                                ELSE t.last_dispatch_at END,
         claim_token      = NULL,
         claimed_by       = NULL,
         locked_until     = NULL

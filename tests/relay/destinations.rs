@@ -158,6 +158,21 @@ async fn caps_hold_over_all_processes() {
 }
 
 #[tokio::test]
+async fn a_worker_that_died_keeps_no_room_under_a_cap() {
+    let world = World::new().await;
+    let row = world.insert_script("first", "hang,201").await;
+    let relay = world.relay_with("", "destination: {maxInFlight: 1}").await;
+    world.receiver.ledger().wait_until(PATIENCE, |counts| counts.open == 1).await.unwrap();
+    relay.signal("KILL");
+    relay.wait(PATIENCE).await;
+    let behind = world.insert_script("behind", "201").await;
+    let _relay = world.relay_with("", "destination: {maxInFlight: 1}").await;
+    for id in [row, behind] {
+        assert_eq!(world.ended(id).await.status, "succeeded");
+    }
+}
+
+#[tokio::test]
 async fn a_rate_is_kept_over_all_processes() {
     let world = World::new().await;
     for number in 0..40 {

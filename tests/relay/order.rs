@@ -66,6 +66,27 @@ async fn claim(db: &Db, on_dead: OnDead, limit: usize) -> Vec<Claimed> {
 }
 
 #[tokio::test]
+async fn a_row_put_off_after_its_worker_died_keeps_when_its_request_may_have_left() {
+    let world = World::new().await;
+    let first = world.insert_of("e", "first", "201").await;
+    let second = world.insert_of("e", "second", "201").await;
+    world
+        .execute(&format!(
+            "UPDATE agent_outbox SET status = 'in_flight', claim_token = gen_random_uuid(), attempts = 1, first_dispatch_at = now() - interval '1 hour', \
+             locked_until = now() - interval '3 seconds', next_attempt_at = now() - interval '3 seconds' WHERE id = {second}"
+        ))
+        .await;
+    let db = Db::connect_lazy(&world.connect_settings()).unwrap();
+    let claimed: Vec<i64> = claim(&db, OnDead::Block, 10).await.iter().map(|row| row.id).collect();
+    assert_eq!(claimed, [first]);
+    world.waits(second, first).await;
+    let ago = world
+        .number(&format!("SELECT coalesce(extract(epoch FROM now() - last_dispatch_at), -1)::bigint FROM agent_outbox WHERE id = {second}"))
+        .await;
+    assert!((3..60).contains(&ago), "{ago}");
+}
+
+#[tokio::test]
 async fn four_processes_send_the_rows_of_each_of_many_entities_one_at_a_time_and_in_order() {
     const ENTITIES: usize = 24;
     const ROWS: usize = 8;
