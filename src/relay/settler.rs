@@ -92,11 +92,9 @@ async fn write(inner: &Inner, mut batch: Vec<Settle>, log: &mut LogLimit) {
             }
             Err(error) => {
                 warn(log, &error);
-                for settle in &mut batch {
-                    plain(&mut settle.row);
-                }
-                batch.retain(|settle| keep(inner, &settle.row));
-                tokio::time::sleep(PAUSE).await;
+                batch.retain_mut(|settle| {
+                    if less(settle) { keep(inner, &settle.row) } else { refused(inner, &settle.row, &error) }
+                });
             }
         }
     }
@@ -178,11 +176,29 @@ fn warn(log: &mut LogLimit, error: &StoreError) {
     }
 }
 
-/// Texts that any database encoding can hold.
-fn plain(row: &mut SettleRow) {
-    let ascii = |text: &String| text.chars().filter(char::is_ascii).collect::<String>();
-    row.last_error = row.last_error.as_ref().map(ascii);
-    row.settlement.downstream_id = row.settlement.downstream_id.as_ref().map(ascii);
+/// Takes from a refused write what it can do without: first what not every database encoding holds, then the texts, at last
+/// the history's entry and what is known of the destination. What became of the row counts more than all of them. Returns
+/// false when nothing is left to take.
+fn less(settle: &mut Settle) -> bool {
+    let Settle { row, signal, .. } = settle;
+    let texts = [&mut row.last_error, &mut row.settlement.downstream_id];
+    if texts.iter().any(|text| text.as_ref().is_some_and(|text| !text.is_ascii())) {
+        texts.into_iter().flatten().for_each(|text| text.retain(|c| c.is_ascii()));
+        return true;
+    }
+    let had = texts.iter().any(|text| text.is_some());
+    texts.into_iter().for_each(|text| *text = None);
+    had || row.record.take().is_some() | signal.take().is_some()
+}
+
+/// The database takes this row's end in no form. The row is let go, so that the slot is free and the row is not held for as
+/// long as this process lives: after its lease another attempt asks or sends again, under the same key.
+fn refused(inner: &Inner, row: &SettleRow, error: &StoreError) -> bool {
+    inner.relay.metrics.lease_lost.inc();
+    inner.hand.let_go(row.id, row.token);
+    let status = row.settlement.status.as_str();
+    tracing::error!(id = row.id, status, %error, "the database refuses the row's result, which is dropped: see to its constraints and triggers");
+    false
 }
 
 /// A text without control characters (PostgreSQL refuses NUL), cut to what `last_error` holds.

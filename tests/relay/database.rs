@@ -141,3 +141,27 @@ async fn rc_14_two_relays_deliver_through_pgbouncer_in_transaction_mode() {
         assert_eq!(relay.stop().await.code(), Some(0));
     }
 }
+
+#[tokio::test]
+async fn a_result_that_the_database_refuses_is_written_with_less_and_at_last_lets_the_row_go() {
+    let world = World::new().await;
+    world
+        .execute(
+            "ALTER TABLE agent_outbox ADD CONSTRAINT short CHECK (char_length(last_error) <= 5); \
+             ALTER TABLE agent_outbox ADD CONSTRAINT never CHECK (idempotency_key <> 'never' OR status <> 'succeeded')",
+        )
+        .await;
+    let relay = world.relay_with("concurrency: 2", "").await;
+    let short = world.insert_script("short", "400").await;
+    let row = world.ended(short).await;
+    assert_eq!((row.status.as_str(), row.http_status, row.last_error), ("dead", Some(400), None));
+    // The other row's write is not held up, and the refused one comes back when its lease is over.
+    let never = world.insert_script("never", "201").await;
+    let next = world.insert_script("next", "201").await;
+    assert_eq!(world.ended(next).await.status, "succeeded");
+    world.row_when(never, "claimed again", |row| row.attempts >= 2).await;
+    assert!(relay.log().iter().any(|line| line.contains("the database refuses the row's result")), "{:?}", relay.log());
+    world.execute("ALTER TABLE agent_outbox DROP CONSTRAINT never").await;
+    assert_eq!(world.ended(never).await.status, "succeeded");
+    assert_eq!(world.receiver.ledger().counts().effects, 2);
+}

@@ -46,6 +46,10 @@ async fn a_table_that_cannot_be_served_is_refused_by_name_and_left_alone() {
             "column next_attempt_at is timestamp without time zone",
         ),
         (
+            "ALTER TABLE agent_outbox ALTER last_error TYPE varchar(499), ALTER downstream_id TYPE varchar(255)",
+            "no outbox table: column last_error is character varying(499) and must be text, or hold 500 characters. Change",
+        ),
+        (
             "ALTER TABLE agent_outbox DROP COLUMN locked_until",
             "column locked_until (timestamp with time zone) is missing",
         ),

@@ -29,6 +29,9 @@ const PUBLISHED: &[(&str, &str)] = &[
     ("created_at", "timestamp with time zone"),
 ];
 
+/// What the relay writes at most, in characters, where a column may have a length.
+const WRITTEN: &[(&str, i32)] = &[("status", 10), ("last_error", 500), ("downstream_id", 255)];
+
 /// Refuses a table that the relay could not serve rightly, naming the mend. A table that is not there passes.
 pub async fn check(connection: &mut PgConnection, table: &TableName, first_time: bool) -> Result<(), StoreError> {
     let server: i32 = sqlx::query_scalar("SELECT current_setting('server_version_num')::int")
@@ -89,7 +92,7 @@ async fn schema_exists(connection: &mut PgConnection, table: &TableName) -> Resu
 
 async fn columns(connection: &mut PgConnection, table: &TableName) -> Result<(), StoreError> {
     let rows = sqlx::query(
-        "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute \
+        "SELECT attname::text, format_type(atttypid, NULL), CASE WHEN atttypmod > 4 THEN atttypmod - 4 END FROM pg_attribute \
          WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
     )
     .bind(table.qualified())
@@ -99,12 +102,20 @@ async fn columns(connection: &mut PgConnection, table: &TableName) -> Result<(),
     let mut wrong = Vec::new();
     for &(column, wanted) in PUBLISHED {
         let found = rows.iter().find_map(|row| {
-            (row.try_get::<String, _>(0).ok()? == column).then(|| row.try_get::<String, _>(1).ok()).flatten()
+            let found = || Some((row.try_get::<String, _>(1).ok()?, row.try_get::<Option<i32>, _>(2).ok()?));
+            (row.try_get::<String, _>(0).ok()? == column).then(found).flatten()
         });
+        let written = WRITTEN.iter().find(|(written, _)| *written == column).map_or(0, |(_, longest)| *longest);
         match found {
             None => wrong.push(format!("column {column} ({wanted}) is missing")),
-            Some(found) if found == wanted || (wanted == "text" && found.starts_with("character varying")) => {}
-            Some(found) => wrong.push(format!("column {column} is {found} and must be {wanted}")),
+            Some((found, _)) if found == wanted => {}
+            Some((found, Some(length))) if wanted == "text" && found == "character varying" && length < written => {
+                wrong.push(format!(
+                    "column {column} is {found}({length}) and must be {wanted}, or hold {written} characters"
+                ));
+            }
+            Some((found, _)) if wanted == "text" && found == "character varying" => {}
+            Some((found, _)) => wrong.push(format!("column {column} is {found} and must be {wanted}")),
         }
     }
     if wrong.is_empty() {
