@@ -89,7 +89,9 @@ impl ShowArgs {
             Ok(target) => target,
             Err(code) => return Ok(code),
         };
-        let Some(shown) = people::show(&target.db, &target.table, self.id).await? else {
+        let Some(shown) =
+            people::show(&target.db, &target.table, self.id, lists::with_payload(self.output.output)).await?
+        else {
             eprintln!("outbox: row {}: there is no such row", self.id);
             return Ok(ExitCode::from(REFUSED));
         };

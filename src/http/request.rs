@@ -65,6 +65,8 @@ pub enum Body {
     Changed,
     /// It has so many bytes, more than the policy allows, and was not loaded.
     TooLarge(u64),
+    /// The database cannot write it as text, by this SQLSTATE.
+    Unreadable(String),
 }
 
 /// Checks everything that can be known before a connection is opened.
@@ -169,6 +171,9 @@ fn body(policy: &RequestPolicy, body: &Body) -> Result<Bytes, Observation> {
         Body::Unchanged(bytes) if bytes.len() > policy.max_body_bytes => Err(too_large(bytes.len() as u64)),
         Body::Unchanged(bytes) => Ok(bytes.clone()),
         Body::TooLarge(bytes) => Err(too_large(*bytes)),
+        Body::Unreadable(code) => {
+            Err(invalid(format!("the database cannot write the payload as text (SQLSTATE {code})")))
+        }
         Body::Changed => Err(invalid(
             "the payload was changed after its first attempt: a revised intent needs a row and a key of its own"
                 .to_owned(),

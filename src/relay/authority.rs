@@ -92,9 +92,8 @@ async fn answer(db: &Db, function: &FunctionName, questions: Vec<Question>) {
 /// A function that takes too long is at fault itself; a database that is away is not. The server's text may quote the row,
 /// so that only its SQLSTATE is kept.
 fn failed(error: &StoreError) -> Authority {
-    const QUERY_CANCELED: &str = "57014";
     match error.sqlstate() {
-        Some(code) if code == QUERY_CANCELED => {
+        Some(_) if error.is_out_of_time() => {
             Authority::Unclear { detail: "the pre-dispatch function did not answer in time".to_owned() }
         }
         Some(code) if !error.is_transient() => {

@@ -26,6 +26,8 @@ pub async fn run(inner: &Arc<Inner>) {
     let mut pauses = pauses();
     // Where the next claim goes on among the destinations.
     let mut after = String::new();
+    // Whether payloads come with the claim: not with the one after a claim that a payload may have made fail.
+    let mut payloads = true;
     loop {
         let Some(limit) = room(inner).await else { return };
         if inner.refused.load(Ordering::Relaxed) {
@@ -34,8 +36,9 @@ pub async fn run(inner: &Arc<Inner>) {
             }
             continue;
         }
-        match claim(inner, limit, &mut after).await {
+        match claim(inner, limit, payloads, &mut after).await {
             Ok((claimed, more)) => {
+                payloads = true;
                 if log.reset() {
                     tracing::info!("the database answers again");
                 }
@@ -51,6 +54,7 @@ pub async fn run(inner: &Arc<Inner>) {
                 }
             }
             Err(error) => {
+                payloads = !error.may_be_a_rows();
                 if let Some(held_back) = log.pass(Instant::now()) {
                     tracing::warn!(%error, held_back, "cannot claim rows; trying again");
                 }
@@ -99,6 +103,7 @@ async fn rest(inner: &Inner, time: Duration) -> bool {
 async fn claim(
     inner: &Arc<Inner>,
     limit: usize,
+    payloads: bool,
     after: &mut String,
 ) -> Result<(Vec<oneshot::Receiver<()>>, bool), StoreError> {
     let relay = &inner.relay;
@@ -122,7 +127,7 @@ async fn claim(
         after,
         worker: &relay.worker,
         lease: relay.settings.lease,
-        small_payload: inner.memory.small_payload(),
+        small_payload: payloads.then(|| inner.memory.small_payload()),
     };
     let claim = store::claim(&relay.db, &relay.table, &request).await?;
     *after = claim.next;

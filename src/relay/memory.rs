@@ -21,6 +21,9 @@ const PERMIT_BYTES: u64 = 1024;
 /// such rows do not come back all at once.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
+/// How long a row is put off whose payload took too long.
+const TOO_SLOW: Duration = Duration::from_mins(5);
+
 /// A process's memory for payloads.
 pub struct Memory {
     small_payload: u64,
@@ -92,6 +95,12 @@ impl Memory {
     ) -> Turn {
         match self.load(inner, largest, row, begun).await {
             Ok(turn) => turn,
+            // Tried again at once it would keep the other large payloads from being loaded.
+            Err(error) if error.is_out_of_time() => {
+                tracing::warn!(id = row.id, %error, "a payload takes too long to load; the row goes back");
+                Turn::PutOff(TOO_SLOW)
+            }
+            Err(error) if error.may_be_a_rows() => Turn::Come(Body::Unreadable(error.sqlstate().unwrap_or_default())),
             Err(error) => {
                 tracing::debug!(id = row.id, %error, "cannot load a payload; the row goes back");
                 put_off()

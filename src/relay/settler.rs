@@ -187,7 +187,9 @@ fn less(settle: &mut Settle) -> bool {
         return true;
     }
     let had = texts.iter().any(|text| text.is_some());
-    texts.into_iter().for_each(|text| *text = None);
+    for text in texts {
+        *text = None;
+    }
     had || row.record.take().is_some() | signal.take().is_some()
 }
 

@@ -41,6 +41,9 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// `query_canceled`, by a statement's own time limit or by a person.
+    const CANCELLED: &'static str = "57014";
+
     /// Attaches the act to a driver's error; made for `map_err`.
     pub fn sql(act: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |source| Self::Sql { act, source }
@@ -75,6 +78,20 @@ impl StoreError {
             },
             Self::Settings(_) | Self::Preflight(_) | Self::Unready(_) | Self::Migrate { .. } => false,
         }
+    }
+
+    /// Whether the content of one row may be what makes the statement fail: a value that cannot be written as text, is too
+    /// large as text or takes too long to write. SQLSTATE 22 data, 54 limits, XX internal ("invalid memory alloc request
+    /// size", a damaged page), 57014 out of time.
+    pub fn may_be_a_rows(&self) -> bool {
+        self.sqlstate().is_some_and(|code| {
+            code == Self::CANCELLED || ["22", "54", "XX"].iter().any(|class| code.starts_with(class))
+        })
+    }
+
+    /// Whether the server ended the statement because it took too long.
+    pub fn is_out_of_time(&self) -> bool {
+        self.sqlstate().as_deref() == Some(Self::CANCELLED)
     }
 
     /// A bounded name for metrics and conditions.

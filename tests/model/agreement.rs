@@ -239,7 +239,7 @@ impl World {
             routing: &Routing::default(),
             after: "",
             worker: "model",
-            small_payload: 1024,
+            small_payload: Some(1024),
             lease: TICK * lease.into(),
         };
         let claimed = store::claim(&self.db, &table(), &request).await.unwrap().rows;

@@ -24,7 +24,7 @@ async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration
         after: "",
         worker: "test",
         lease,
-        small_payload: 1024,
+        small_payload: Some(1024),
     };
     store::claim(db, &table(), &request).await.unwrap().rows
 }

@@ -60,7 +60,7 @@ async fn claim(db: &Db, on_dead: OnDead, limit: usize) -> Vec<Claimed> {
         after: "",
         worker: "test",
         lease: Duration::from_secs(60),
-        small_payload: 1024,
+        small_payload: Some(1024),
     };
     store::claim(db, &table(), &request).await.unwrap().rows
 }

@@ -213,3 +213,63 @@ async fn an_idle_relay_takes_little_memory_and_asks_little() {
     // A poll a second, and a report every ten.
     assert!(a_second <= 2.0, "{a_second}");
 }
+
+#[tokio::test]
+async fn a_payload_that_no_text_can_hold_stops_no_other_row() {
+    let world = World::new().await;
+    let endpoint = world.receiver.url("201");
+    // A few bytes a number where it is stored, 128 KiB as text: more than 1 GiB in all, which the server refuses to write.
+    world
+        .execute(&format!(
+            "INSERT INTO agent_outbox (tenant_id, operation, entity_id, idempotency_key, endpoint, payload) \
+             SELECT gen_random_uuid(), 'o', 'huge', 'huge', '{endpoint}', ('[' || string_agg('1e131071', ',') || ']')::jsonb \
+             FROM generate_series(1, 9000)"
+        ))
+        .await;
+    assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE pg_column_size(payload) < 32768").await, 1);
+    let other = world.insert("other", &endpoint, "{}").await;
+    let _relay = world.relay().await;
+    assert_eq!(world.ended(other).await.status, "succeeded");
+    world
+        .wait_for("the huge one is dead", "SELECT status = 'dead' FROM agent_outbox WHERE idempotency_key = 'huge'")
+        .await;
+    let said: (String, String) =
+        sqlx::query_as("SELECT reason, last_error FROM agent_outbox WHERE idempotency_key = 'huge'")
+            .fetch_one(&world.pool)
+            .await
+            .unwrap();
+    assert_eq!(said.0, "invalid");
+    let (code, shown, _) = crate::support::outbox(&["dead", "list"], Some(&world.url));
+    assert!(code == 0 && shown.contains("huge"), "{shown}");
+    assert!(said.1.starts_with("the database cannot write the payload as text (SQLSTATE "), "{}", said.1);
+}
+
+#[tokio::test]
+async fn odd_instants_of_one_row_stop_no_other_row() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for (number, odd) in [
+        "created_at = 'infinity'",
+        "created_at = '-infinity'",
+        "next_attempt_at = '-infinity'",
+        "next_attempt_at = '4713-01-01 BC', created_at = '294276-12-31', first_dispatch_at = '-infinity'",
+        "last_dispatch_at = 'infinity', retry_since = '294276-12-31', expires_at = 'infinity'",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = world.insert_script(&format!("odd-{number}"), "201").await;
+        world.execute(&format!("UPDATE agent_outbox SET {odd} WHERE id = {id}")).await;
+        ids.push(id);
+    }
+    for command in [&["status"][..], &["status", "-o", "json"], &["dead", "list"]] {
+        let (code, _, said) = crate::support::outbox(command, Some(&world.url));
+        assert_eq!(code, 0, "{command:?}: {said}");
+    }
+    let _relay = world.relay().await;
+    ids.push(world.insert_script("even", "201").await);
+    for id in ids {
+        let row = world.ended(id).await;
+        assert!(row.status == "succeeded" || row.reason.as_deref() == Some("window_expired"), "{row:?}");
+    }
+}

@@ -225,7 +225,7 @@ async fn the_database_finds_the_rows_of_each_policy_as_the_code_reads_them() {
                 after: "",
                 worker: "test",
                 lease: Duration::from_secs(60),
-                small_payload: 1024,
+                small_payload: Some(1024),
             };
             let claimed = store::claim(&db, &table(), &request).await.unwrap().rows;
             let rows: Vec<(i64, String, String, Option<String>)> =

@@ -163,7 +163,7 @@ fn about(row: &Row) -> String {
         }
     }
     let bytes = number(row.payload_bytes.into());
-    say("payload", format!("{bytes} bytes; shown by --output json"));
+    say("payload", format!("{bytes} bytes as it is stored; shown by --output json"));
     format!("{head}\n{}", grid.render())
 }
 

@@ -24,8 +24,9 @@ use crate::domain::{hold::HoldState, routing::Routing, row::RowFacts, settings::
 /// The server ends a claim after this time; a claim is a few milliseconds.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest payload as it is stored, in bytes, that a claim looks at. A payload is stored compressed, to a hundredth at best,
-/// so looking at one costs the claim at most some 3 MB of text.
+/// Largest payload as it is stored, in bytes, that a claim looks at. Compressed text comes to some 3 MB then. A number such as
+/// `1e131071` takes eight bytes where it is stored and 128 KiB as text: a claim that fails by such a payload is made again
+/// without payloads.
 const SMALL_STORED_BYTES: i32 = 32 * 1024;
 
 /// What to claim.
@@ -49,8 +50,8 @@ pub struct ClaimRequest<'a> {
     pub worker: &'a str,
     /// How long the rows belong to the claim.
     pub lease: Duration,
-    /// Largest payload that comes with the claim, in bytes.
-    pub small_payload: u64,
+    /// Largest payload that comes with the claim, in bytes; `None`: none comes, each is loaded when its turn comes.
+    pub small_payload: Option<u64>,
 }
 
 /// What a claim heeds of a policy.

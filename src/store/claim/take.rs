@@ -59,6 +59,10 @@ impl Statement {
     fn new(table: &TableName, due: &str, first: u8) -> Self {
         let sql = include_str!("claim.sql")
             .replace("{due}", due)
+            .replace("{retry_age}", &age("t.retry_since"))
+            .replace("{dispatch_age}", &age("t.first_dispatch_at"))
+            .replace("{since_last_send}", &age("coalesce(t.last_dispatch_at, t.created_at)"))
+            .replace("{age}", &age("t.created_at"))
             .replace("{table}", &table.qualified())
             .replace("{token}", &format!("${first}"))
             .replace("{worker}", &format!("${}", first + 1))
@@ -85,14 +89,22 @@ impl Statement {
             .bind(self.token)
             .bind(request.worker)
             .bind(micros(request.lease))
-            .bind(SMALL_STORED_BYTES)
-            .bind(count(usize::try_from(request.small_payload).unwrap_or(usize::MAX)))
+            .bind(request.small_payload.map_or(-1, |_| SMALL_STORED_BYTES))
+            .bind(request.small_payload.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)))
             .fetch_all(&mut **tx)
             .await
             .map_err(StoreError::sql(act))?;
         let decoded = rows.iter().map(|row| decode(row, self.token, self.claimed + request.lease));
         decoded.collect::<Result<_, _>>().map_err(StoreError::sql(act))
     }
+}
+
+/// Milliseconds since an instant, in SQL. Whatever stands there, also infinity or a time to come, gives a number: one row's
+/// odd instant fails no claim.
+fn age(instant: &str) -> String {
+    format!(
+        "(extract(epoch FROM now() - greatest(least({instant}, now()), now() - interval '1000 years')) * 1000)::bigint"
+    )
 }
 
 fn decode(row: &PgRow, token: Uuid, held_until: Instant) -> Result<Claimed, sqlx::Error> {

@@ -67,10 +67,10 @@ impl Record {
     }
 }
 
-/// Reads a row in any state, its payload and its history. `None`: nothing is known of it.
-pub async fn show(db: &Db, table: &TableName, id: i64) -> Result<Option<Shown>, StoreError> {
+/// Reads a row in any state, its payload where it is asked for, and its history. `None`: nothing is known of it.
+pub async fn show(db: &Db, table: &TableName, id: i64, payload: bool) -> Result<Option<Shown>, StoreError> {
     let act = "read the row";
-    let row = format!("SELECT {} FROM {} AS t WHERE t.id = $1", columns(table, DEAD_WHEN, true), table.qualified());
+    let row = format!("SELECT {} FROM {} AS t WHERE t.id = $1", columns(table, DEAD_WHEN, payload), table.qualified());
     let history = format!(
         "SELECT {} AS at, act, status_before, outcome, reason, error, worker, actor, filter, note, \
          attempt, http_status, duration_ms, next_row_id, forced \

@@ -35,7 +35,7 @@ pub struct Row {
     pub last_http_status: Option<i32>,
     /// `payload::text`, where it was asked for.
     pub payload: Option<String>,
-    /// Bytes of `payload::text`.
+    /// Bytes of the payload as it is stored: reading it for its size could take longer than anything else here.
     pub payload_bytes: i32,
     /// Since when the row is where it is, in seconds.
     pub age_s: Option<i64>,
@@ -112,7 +112,7 @@ pub(super) fn columns(table: &TableName, when: &str, payload: bool) -> String {
     let _ = write!(
         columns,
         "t.id, t.intent_version, t.attempts, t.waits, t.unknown_attempts, t.answered_5xx, t.last_http_status, \
-         {text} AS payload, octet_length(t.payload::text) AS payload_bytes, \
+         {text} AS payload, pg_column_size(t.payload) AS payload_bytes, \
          CASE WHEN isfinite({when}) THEN extract(epoch FROM now() - {when})::bigint END AS age_s"
     );
     columns
