@@ -1,7 +1,8 @@
 -- Order: the index by which a row finds the rows of its entity before it, and what makes the next one due.
 
--- A hash of tenant and entity in the place of both: entries are short, and no long entity can make an INSERT fail by it. The state stands between, so that each question is one step into the index: who holds a row
--- of the entity (0), which row waits before this one (1), which one died before it (2).
+-- A hash of tenant and entity in the place of both: entries are short, and no long entity can make an INSERT fail by it. The
+-- state stands between, so that each question is one step into the index: who holds a row of the entity (0), which row waits
+-- before this one (1), which one died before it (2).
 -- step: index {index_order}
 CREATE INDEX CONCURRENTLY {index_order} ON {table} (
     (hashtextextended(entity_id, uuid_hash_extended(tenant_id, 0))),

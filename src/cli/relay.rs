@@ -205,10 +205,10 @@ async fn register(
 }
 
 async fn look(resolved: &Resolved, db: &Db) -> Result<Preflight, StoreError> {
-    let mut found = store::preflight(db, &resolved.table).await?;
+    let mut found = store::preflight(db, &resolved.table, &resolved.settings.retention).await?;
     if found != Preflight::Ready && resolved.settings.migrate {
         migrate::migrate(&resolved.migrate, &resolved.table, &|line| tracing::info!("{line}")).await?;
-        found = store::preflight(db, &resolved.table).await?;
+        found = store::preflight(db, &resolved.table, &resolved.settings.retention).await?;
     }
     if found == Preflight::Ready {
         for named in resolved.settings.policies.iter() {

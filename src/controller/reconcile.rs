@@ -29,7 +29,7 @@ use super::{
 use crate::{
     api::{GROUP, Migrations, OutboxRelay, OutboxRelayStatus, VERSION},
     domain::scaling::{self, Backlog, Decision, Inputs, Limits},
-    store::{backlog::BacklogRows, migrate},
+    store::{Registered, backlog::BacklogRows, migrate},
 };
 
 /// One visit takes no longer; each of its calls has a limit of its own.
@@ -166,7 +166,10 @@ fn observe(key: &RelayKey, validated: &Validated, context: &Context) -> Option<O
 
 /// The relay that was there first and serves some of the same rows.
 fn overlap(observation: Option<&Observation>) -> Option<&str> {
-    observation.and_then(|observation| observation.last.as_ref()).and_then(|(_, sample)| sample.overlaps.as_deref())
+    match observation?.last.as_ref()?.1.registered.as_ref()? {
+        Registered::Overlaps { relay } => Some(relay),
+        Registered::Alone => None,
+    }
 }
 
 fn overlapping(relay: &OutboxRelay, other: &str) -> Finding {

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{RelayKey, validate::Target};
 use crate::store::{
-    Db, StoreError,
+    Db, Registered, StoreError,
     backlog::{self, BacklogRows, BacklogSample},
 };
 
@@ -83,7 +83,7 @@ struct News {
     sampled: bool,
     version: Option<i32>,
     rows: Option<BacklogRows>,
-    overlaps: Option<String>,
+    registered: Option<Registered>,
     error: Option<SampleError>,
 }
 
@@ -226,7 +226,7 @@ impl Entry {
             sampled: sample.is_some(),
             version: sample.and_then(|sample| sample.schema_version),
             rows,
-            overlaps: sample.and_then(|sample| sample.overlaps.clone()),
+            registered: sample.and_then(|sample| sample.registered.clone()),
             error: self.observation.error.clone(),
         }
     }
@@ -305,7 +305,10 @@ impl Entry {
     fn record(&mut self, now: Instant, interval: Duration, result: Result<BacklogSample, StoreError>) {
         let mut pause = interval;
         match result {
-            Ok(sample) => {
+            Ok(mut sample) => {
+                if sample.registered.is_none() {
+                    sample.registered = self.observation.last.as_ref().and_then(|(_, last)| last.registered.clone());
+                }
                 if let Some(rows) = &sample.rows {
                     let before = self.observation.last.as_ref().and_then(|(_, sample)| sample.rows.as_ref());
                     let finished = before.is_some_and(|before| before.workers.completed != rows.workers.completed);

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use crate::{
-    domain::settings::Removal,
+    domain::settings::{OnDead, Removal},
     store::{self, Sweep},
     telemetry::log_limit::LogLimit,
 };
@@ -69,7 +69,14 @@ fn announce(inner: &Inner) {
 async fn sweep(inner: &Inner) -> Result<(), store::StoreError> {
     let relay = &inner.relay;
     for (removal, age) in relay.settings.retention.removals() {
-        let sweep = Sweep { relay: &relay.settings.name, worker: &relay.worker, tenants: &inner.tenants, removal, age };
+        let sweep = Sweep {
+            relay: &relay.settings.name,
+            worker: &relay.worker,
+            tenants: &inner.tenants,
+            removal,
+            age,
+            dead_blocks: relay.settings.policies.iter().any(|named| named.policy.ordering == Some(OnDead::Block)),
+        };
         let mut cursor = None;
         loop {
             let begun = Instant::now();

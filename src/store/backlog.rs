@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 use sqlx::{AssertSqlSafe, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
-use super::{Db, StoreError, TableName, migrate, relays};
+use super::{Db, Registered, StoreError, TableName, migrate, relays};
 use crate::domain::{routing::Routing, settings::OnDead};
 
 /// Due rows counted at most: as many as a few pods drain in half a minute. Larger backlogs read as "at least", and the age
@@ -34,8 +34,8 @@ pub struct BacklogSample {
     pub schema_version: Option<i32>,
     /// The rows, where the table is ours to read.
     pub rows: Option<BacklogRows>,
-    /// The relay that was there first and serves some of the same rows.
-    pub overlaps: Option<String>,
+    /// Whether another relay was there first and serves some of the same rows; `None`: it could not be told this time.
+    pub registered: Option<Registered>,
 }
 
 /// The rows by state, each in one state only, each count bounded.
@@ -104,8 +104,10 @@ pub async fn sample(db: &Db, table: &TableName, relay: &str, served: &Served) ->
     let mut sample = look(db, table, served).await?;
     if sample.rows.is_some() {
         let own = relays::Registration::of_operator(relay, served);
-        if let relays::Registered::Overlaps { relay } = relays::register(db, table, &own).await? {
-            sample.overlaps = Some(relay);
+        // What was counted stands, also while the database is read-only.
+        match relays::register(db, table, &own).await {
+            Ok(registered) => sample.registered = Some(registered),
+            Err(error) => tracing::debug!(relay, %error, "cannot register the relay; trying again"),
         }
     }
     Ok(sample)
@@ -121,7 +123,7 @@ async fn look(db: &Db, table: &TableName, served: &Served) -> Result<BacklogSamp
             _ => None,
         };
         tx.commit().await.map_err(StoreError::sql("end the sample of the backlog"))?;
-        Ok(BacklogSample { schema_version, rows, overlaps: None })
+        Ok(BacklogSample { schema_version, rows, registered: None })
     })
     .await
 }

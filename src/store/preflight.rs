@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Db, StoreError, TableName, migrate};
+use crate::domain::settings::{Removal, Retention};
 
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -18,41 +19,58 @@ pub enum Preflight {
     },
 }
 
-/// Looks at the table's version and the role's rights. A missing right is an error that names it.
-pub async fn preflight(db: &Db, table: &TableName) -> Result<Preflight, StoreError> {
+/// What a role needs to serve the table: rights on relations.
+fn needs(table: &TableName, retention: &Retention) -> Vec<(String, &'static str)> {
+    let mut needs = Vec::new();
+    let mut need = |relation: String, rights: &[&'static str]| {
+        needs.extend(rights.iter().map(|right| (relation.clone(), *right)));
+    };
+    need(table.migrations(), &["SELECT"]);
+    need(table.qualified(), &["SELECT", "UPDATE"]);
+    need(table.workers(), &["SELECT", "INSERT", "UPDATE", "DELETE"]);
+    need(table.relays(), &["SELECT", "INSERT", "UPDATE", "DELETE"]);
+    need(table.destinations(), &["SELECT", "INSERT", "UPDATE"]);
+    need(table.history(), &["INSERT"]);
+    for (removal, _) in retention.removals() {
+        match removal {
+            Removal::Succeeded | Removal::Dead => need(table.qualified(), &["DELETE"]),
+            Removal::Payload => {}
+            Removal::History => need(table.history(), &["SELECT", "DELETE"]),
+        }
+    }
+    if retention.removals().next().is_some() {
+        need(table.cleaners(), &["SELECT", "INSERT", "UPDATE"]);
+    }
+    needs
+}
+
+/// Looks at the role's rights on what is there, and at the table's version. A missing right is an error that names it.
+pub async fn preflight(db: &Db, table: &TableName, retention: &Retention) -> Result<Preflight, StoreError> {
     let act = "look at the table before the start";
     db.bounded(act, STATEMENT_TIMEOUT, async {
         let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
-        let found = migrate::version(&mut tx, table).await?;
-        if found.is_none_or(|found| found < migrate::LATEST) {
-            return Ok(Preflight::SchemaOld { found });
-        }
-        let needs: [(String, &[&str]); 5] = [
-            (table.qualified(), &["SELECT", "UPDATE"]),
-            (table.workers(), &["INSERT", "UPDATE", "DELETE", "SELECT"]),
-            (table.destinations(), &["SELECT", "INSERT", "UPDATE"]),
-            (table.history(), &["SELECT", "INSERT", "DELETE"]),
-            (table.cleaners(), &["SELECT", "INSERT", "UPDATE"]),
-        ];
-        let wanted: Vec<(&str, &str)> = needs
-            .iter()
-            .flat_map(|(relation, rights)| rights.iter().map(move |right| (relation.as_str(), *right)))
-            .collect();
+        let wanted = needs(table, retention);
         let missing: Vec<String> = sqlx::query_scalar(
-            "SELECT w.right || ' on ' || w.relation FROM unnest($1::text[], $2::text[]) AS w (relation, \"right\") \
-             WHERE NOT has_table_privilege(w.relation, w.right)",
+            "SELECT format('GRANT %s ON %s TO %I', string_agg(w.right, ', ' ORDER BY w.right), w.relation, current_user) \
+             FROM unnest($1::text[], $2::text[]) AS w (relation, \"right\") \
+             WHERE NOT has_table_privilege(to_regclass(w.relation), w.right) GROUP BY w.relation ORDER BY w.relation",
         )
         .persistent(false)
-        .bind(wanted.iter().map(|(relation, _)| (*relation).to_owned()).collect::<Vec<_>>())
+        .bind(wanted.iter().map(|(relation, _)| relation.clone()).collect::<Vec<_>>())
         .bind(wanted.iter().map(|(_, right)| (*right).to_owned()).collect::<Vec<_>>())
         .fetch_all(&mut *tx)
         .await
         .map_err(StoreError::sql(act))?;
-        tx.commit().await.map_err(StoreError::sql(act))?;
-        if missing.is_empty() {
-            return Ok(Preflight::Ready);
+        if !missing.is_empty() {
+            return Err(StoreError::Preflight(format!(
+                "the role lacks rights, which the tables' owner can give: {}",
+                missing.join("; ")
+            )));
         }
-        Err(StoreError::Preflight(format!("the role lacks rights: GRANT {}", missing.join("; GRANT "))))
+        let found = migrate::version(&mut tx, table).await?;
+        tx.commit().await.map_err(StoreError::sql(act))?;
+        let ready = found.is_some_and(|found| found >= migrate::LATEST);
+        Ok(if ready { Preflight::Ready } else { Preflight::SchemaOld { found } })
     })
     .await
 }

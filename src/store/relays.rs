@@ -91,7 +91,7 @@ async fn older(
          WHERE other.relay <> $1 AND (other.tenants = '{{}}' OR $2 = '{{}}' OR other.tenants && $2) \
            AND (mine.since IS NULL OR (other.first_seen, other.relay) < (mine.since, $1)) \
          ORDER BY other.first_seen, other.relay LIMIT 1",
-        table.beside("relays")
+        table.relays()
     );
     sqlx::query_scalar(AssertSqlSafe(sql))
         .persistent(false)
@@ -107,7 +107,7 @@ async fn write(
     table: &TableName,
     own: &Registration<'_>,
 ) -> Result<(), StoreError> {
-    let relays = table.beside("relays");
+    let relays = table.relays();
     let sql = format!(
         "WITH gone AS (DELETE FROM {relays} WHERE seen_at < now() - interval '{FORGET_AFTER}' AND (relay, holder) <> ($1, $2)), \
          since AS (SELECT coalesce(min(first_seen), now()) AS at FROM {relays} \
@@ -141,7 +141,7 @@ fn sorted(tenants: &[Uuid]) -> Vec<Uuid> {
 pub async fn unregister(db: &Db, table: &TableName, relay: &str, holder: &str) -> Result<(), StoreError> {
     let act = "take the relay's registration back";
     db.bounded(act, STATEMENT_TIMEOUT, async {
-        let sql = format!("DELETE FROM {} WHERE relay = $1 AND holder = $2", table.beside("relays"));
+        let sql = format!("DELETE FROM {} WHERE relay = $1 AND holder = $2", table.relays());
         let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
         sqlx::query(AssertSqlSafe(sql))
             .persistent(false)
@@ -165,7 +165,7 @@ pub(super) async fn unassigned(tx: &mut Transaction<'static, Postgres>, table: &
            ORDER BY next_attempt_at, id LIMIT {UNASSIGNED_BOUND}) AS due \
          WHERE NOT EXISTS (SELECT FROM live WHERE live.tenants = '{{}}') \
            AND NOT EXISTS (SELECT FROM served WHERE served.tenant = due.tenant_id)",
-        relays = table.beside("relays"),
+        relays = table.relays(),
         table = table.qualified(),
     );
     let act = "count due rows that no relay serves";

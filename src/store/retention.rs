@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::Row;
 use uuid::Uuid;
 
-use super::{Db, StoreError, TableName, claim::micros};
+use super::{Db, StoreError, TableName, claim::micros, order};
 use crate::domain::settings::Removal;
 
 /// The server ends a batch after this time; a batch is some ten milliseconds.
@@ -30,6 +30,8 @@ pub struct Sweep<'a> {
     pub removal: Removal,
     /// Since its end (or, in the history, since it was written).
     pub age: Duration,
+    /// Whether a dead row is kept while later rows of its entity wait for it.
+    pub dead_blocks: bool,
 }
 
 /// Where a sweep goes on.
@@ -57,8 +59,10 @@ pub async fn remove(
         let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
         // The row stays locked until the batch is committed: a cleaner that was slow can never work beside its successor.
         let lease = format!(
-            "INSERT INTO {} AS c (relay, worker, held_until) VALUES ($1, $2, now() + $3 * interval '1 microsecond') \
-             ON CONFLICT (relay) DO UPDATE SET worker = excluded.worker, held_until = excluded.held_until \
+            "INSERT INTO {} AS c (relay, worker, held_until, tenants) VALUES ($1, $2, now() + $3 * interval '1 microsecond', $4) \
+             ON CONFLICT (relay) DO UPDATE SET worker = excluded.worker, held_until = excluded.held_until, tenants = excluded.tenants, \
+               payloads_until = CASE WHEN c.tenants = excluded.tenants THEN c.payloads_until ELSE '-infinity' END, \
+               payloads_until_id = CASE WHEN c.tenants = excluded.tenants THEN c.payloads_until_id ELSE 0 END \
              WHERE c.worker = excluded.worker OR c.held_until <= now() \
              RETURNING payloads_until::text AS ended, payloads_until_id AS id",
             table.cleaners()
@@ -68,6 +72,7 @@ pub async fn remove(
             .bind(sweep.relay)
             .bind(sweep.worker)
             .bind(micros(HELD_FOR))
+            .bind(sweep.tenants)
             .fetch_optional(&mut *tx)
             .await
             .map_err(StoreError::sql(act))?;
@@ -80,7 +85,7 @@ pub async fn remove(
             }
             (None, _) => Cursor(FROM_THE_START.0.to_owned(), FROM_THE_START.1),
         };
-        let batch = sqlx::query(sqlx::AssertSqlSafe(statement(table, sweep.removal)))
+        let batch = sqlx::query(sqlx::AssertSqlSafe(statement(table, sweep)))
             .persistent(false)
             .bind(micros(sweep.age))
             .bind(&from.0)
@@ -132,24 +137,39 @@ async fn remember(
         .map_err(StoreError::sql("remember which payloads are replaced"))
 }
 
-fn statement(table: &TableName, removal: Removal) -> String {
+fn statement(table: &TableName, sweep: &Sweep<'_>) -> String {
     let ended = "coalesce(completed_at, created_at)";
     let delete = "DELETE FROM {rows} AS r USING free WHERE r.id = free.id";
     // The hash stays, as the proof of what was sent; rows from before the relay have none yet.
     let replace = "UPDATE {rows} AS r SET payload = 'null', \
                    payload_hash = coalesce(r.payload_hash, sha256(convert_to(r.payload::text, 'UTF8'))) \
                    FROM free WHERE r.id = free.id";
-    let (rows, ended, which, lock, remove) = match removal {
+    let (rows, ended, which, lock, remove) = match sweep.removal {
         Removal::Succeeded => (table.qualified(), ended, "status = 'succeeded'", true, delete),
         Removal::Dead => (table.qualified(), ended, "status = 'dead'", true, delete),
         Removal::Payload => (table.qualified(), ended, "status = 'succeeded'", true, replace),
         // Nobody changes the history, so there is nobody to keep out.
         Removal::History => (table.history(), "at", "true", false, delete),
     };
+    let blocking = sweep.removal == Removal::Dead && sweep.dead_blocks;
     include_str!("retention.sql")
         .replace("{remove}", remove)
+        .replace("{kept}", &if blocking { waited_for(table) } else { "false".to_owned() })
         .replace("{lock}", if lock { "FOR UPDATE SKIP LOCKED" } else { "" })
         .replace("{which}", which)
         .replace("{ended}", ended)
         .replace("{rows}", &rows)
+}
+
+/// Whether later rows of its entity wait for the row `r`, in SQL. As a value and not as a condition on rows, so that it is one
+/// step into the index of the order for each row, whatever the planner expects.
+fn waited_for(table: &TableName) -> String {
+    format!(
+        "(SELECT true FROM {table} AS t WHERE t.status IN ('pending', 'in_flight', 'uncertain', 'dead') \
+           AND {entity} = {entity_of_row} AND {rank} IN (0, 1) AND t.id > r.id LIMIT 1) IS TRUE",
+        table = table.qualified(),
+        entity = order::ENTITY,
+        entity_of_row = order::ENTITY.replace("t.", "r."),
+        rank = order::RANK,
+    )
 }

@@ -9,11 +9,11 @@ WITH seen AS MATERIALIZED (
     ORDER BY {ended}, id
     LIMIT $5
 ),
--- A row that somebody works on is left for the next sweep.
+-- A row that somebody works on is left for the next sweep, as is one that others wait for.
 free AS MATERIALIZED (
     SELECT id
-    FROM {rows}
-    WHERE id = ANY (ARRAY(SELECT id FROM seen WHERE ours)) AND {which}
+    FROM {rows} AS r
+    WHERE id = ANY (ARRAY(SELECT id FROM seen WHERE ours)) AND {which} AND NOT {kept}
     {lock}
 ),
 removed AS (

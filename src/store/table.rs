@@ -55,6 +55,11 @@ impl TableName {
         self.beside("cleaners")
     }
 
+    /// Which relays serve whose rows.
+    pub fn relays(&self) -> String {
+        self.beside("relays")
+    }
+
     /// An object beside the table, for SQL: `"public"."agent_outbox_cancel"`.
     pub fn beside(&self, suffix: &str) -> String {
         self.in_schema(&self.side_name(suffix))

@@ -134,3 +134,43 @@ fn a_dry_run_prints_the_sql_and_needs_no_database() {
         "{out}"
     );
 }
+
+/// Roles are the server's, so the name is this database's own.
+async fn role(world: &World) -> String {
+    let database: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&world.pool).await.unwrap();
+    let role = format!("relay_{database}");
+    world.execute(&format!("CREATE ROLE {role} LOGIN PASSWORD 'relay'")).await;
+    let mut url = url::Url::parse(&world.url).unwrap();
+    url.set_username(&role).unwrap();
+    url.set_password(Some("relay")).unwrap();
+    url.into()
+}
+
+#[tokio::test]
+async fn a_role_that_does_not_own_the_table_works_with_it_before_and_after_an_upgrade() {
+    let world = World::new().await;
+    let url = role(&world).await;
+    let file = world.documents("", "");
+    // What is missing is named so that it can be run as it is.
+    let (code, _, said) = outbox(&["relay", "--listen", "127.0.0.1:0", "-f", file.to_str().unwrap()], Some(&url));
+    assert_ne!(code, 0, "{said}");
+    let grants: Vec<&str> = said.split("can give: ").nth(1).unwrap().lines().next().unwrap().split("; ").collect();
+    assert_eq!(grants.len(), 7, "{said}");
+    for grant in grants {
+        world.execute(grant.trim_end_matches('"')).await;
+    }
+    let id = world.insert_script("first", "201").await;
+    let relay = crate::support::Relay::start(&url, &file, &[]);
+    relay.ready().await;
+    assert_eq!(world.ended(id).await.status, "succeeded");
+    relay.stop().await;
+    // The newer tables come anew, as by an upgrade from before them.
+    world
+        .execute("DROP TABLE agent_outbox_cleaners, agent_outbox_relays; DELETE FROM agent_outbox_migrations WHERE version >= 5")
+        .await;
+    world.migrate().await;
+    let id = world.insert_script("second", "201").await;
+    let relay = crate::support::Relay::start(&url, &file, &[]);
+    relay.ready().await;
+    assert_eq!(world.ended(id).await.status, "succeeded");
+}

@@ -33,7 +33,7 @@ async fn count(world: &World, condition: &str) -> i64 {
 }
 
 fn sweep<'a>(worker: &'a str, tenants: &'a [uuid::Uuid], removal: Removal) -> Sweep<'a> {
-    Sweep { relay: "test", worker, tenants, removal, age: MONTH }
+    Sweep { relay: "test", worker, tenants, removal, age: MONTH, dead_blocks: false }
 }
 
 /// Batches until nothing is left, and how many rows went.
@@ -205,4 +205,42 @@ async fn rc_50_five_pods_under_load_clean_one_at_a_time_and_deliveries_go_on() {
     );
     // Half a second of it is other processes of a busy machine.
     assert!(at(&busy, 95) < 3.0 * at(&quiet, 95) + 500.0);
+}
+
+#[tokio::test]
+async fn a_dead_row_that_others_wait_for_is_kept_until_a_person_decides() {
+    let world = World::new().await;
+    let db = Db::connect_lazy(&world.connect_settings()).unwrap();
+    for (entity, key, status) in [
+        ("a", "a1", "dead"),
+        ("a", "a2", "pending"),
+        ("b", "b1", "dead"),
+        ("b", "b2", "succeeded"),
+        ("c", "c1", "pending"),
+        ("c", "c2", "dead"),
+    ] {
+        world
+            .execute(&format!(
+                "INSERT INTO agent_outbox (tenant_id, operation, entity_id, idempotency_key, endpoint, payload, status, completed_at) \
+                 VALUES ('{TENANT}', 'o', '{entity}', '{key}', 'http://127.0.0.1:1/', '{{}}', '{status}', now() - interval '60 days')"
+            ))
+            .await;
+    }
+    let sweep = Sweep { dead_blocks: true, ..sweep("a", &[], Removal::Dead) };
+    assert_eq!(whole(&db, &sweep).await, 2);
+    assert_eq!(count(&world, "status = 'dead' AND idempotency_key = 'a1'").await, 1);
+    // Taken back, the row that waited waits for nobody.
+    world.execute("UPDATE agent_outbox SET status = 'cancelled' WHERE idempotency_key = 'a2'").await;
+    assert_eq!(whole(&db, &sweep).await, 1);
+}
+
+#[tokio::test]
+async fn payloads_of_a_tenant_that_came_later_are_replaced_too() {
+    let world = World::new().await;
+    let db = Db::connect_lazy(&world.connect_settings()).unwrap();
+    old_rows(&world, 10, 0).await;
+    let (other, tenant) = (uuid::Uuid::nil(), TENANT.parse().unwrap());
+    assert_eq!(whole(&db, &sweep("a", &[other], Removal::Payload)).await, 0);
+    assert_eq!(whole(&db, &sweep("a", &[other, tenant], Removal::Payload)).await, 10);
+    assert_eq!(whole(&db, &sweep("a", &[other, tenant], Removal::Payload)).await, 0);
 }

@@ -65,7 +65,7 @@ async fn rows_are_counted_in_one_state_each() {
     let world = world(TableName::new("Tenant-A", "Outbox Rows")).await;
     assert_eq!(
         world.sample(&[]).await,
-        BacklogSample { schema_version: None, rows: None, overlaps: None },
+        BacklogSample { schema_version: None, rows: None, registered: None },
         "no table yet"
     );
     world.migrate().await;

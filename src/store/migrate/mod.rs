@@ -16,7 +16,7 @@ pub use script::Script;
 use script::Step;
 
 /// The schema version that this program writes and reads.
-pub const LATEST: i32 = 8;
+pub const LATEST: i32 = 9;
 
 /// Longest wait for a lock that would hold up the application's writers.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(800);

@@ -46,6 +46,7 @@ const FILES: &[(i32, &str, &str)] = &[
     (6, "order", include_str!("../../../migrations/0006_order.sql")),
     (7, "relays", include_str!("../../../migrations/0007_relays.sql")),
     (8, "last_dispatch", include_str!("../../../migrations/0008_last_dispatch.sql")),
+    (9, "rights", include_str!("../../../migrations/0009_rights.sql")),
 ];
 
 /// The name of the unique index over the key: the published one, or one of the table's own where that name is taken.
@@ -80,8 +81,8 @@ fn steps(text: &str, table: &TableName, key_index: &str) -> Vec<Step> {
         .collect()
 }
 
-/// Fills in placeholders: `{table}`, `{table_literal}` and `{index_key_literal}` for catalogues, `{side_NAME}` and
-/// `{function_NAME}` for objects beside the table, `{index_NAME}` for indexes.
+/// Fills in placeholders: `{table}`, `{side_NAME}` and `{function_NAME}` for the table and objects beside it, `{index_NAME}`
+/// for indexes, and `{table_literal}`, `{side_NAME_literal}` and `{index_key_literal}` as text for catalogues.
 fn fill(text: &str, table: &TableName, key_index: &str, quoted: bool) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
@@ -114,6 +115,9 @@ fn value(name: &str, table: &TableName, key_index: &str, quoted: bool) -> Option
         "table_literal" => Some(regclass_literal(table)),
         "index_key_literal" => Some(literal(key_index)),
         _ => {
+            if let Some(suffix) = name.strip_prefix("side_").and_then(|name| name.strip_suffix("_literal")) {
+                return Some(literal(&beside(suffix)));
+            }
             if let Some(suffix) = name.strip_prefix("side_").or_else(|| name.strip_prefix("function_")) {
                 return Some(beside(suffix));
             }
