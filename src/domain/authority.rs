@@ -15,7 +15,7 @@ pub enum Authority {
         /// What is wrong with it, for people.
         detail: String,
     },
-    /// The check could not be asked, through no fault of its own or the row's: the row comes back, not counted.
+    /// The check could not be asked or is down, through no fault of the row's: the row comes back, not counted.
     Unasked {
         /// Why, for people.
         detail: String,

@@ -112,13 +112,14 @@ fn ask_again(policy: &Policy, row: &RowFacts, reason: Reason, at_most: Option<Du
     if row.retry_age >= policy.max_age {
         return park(reason);
     }
-    let delay = query_delay(policy, row, random);
+    let delay = asking_delay(policy, row, random);
     let delay = at_most.map_or(delay, |most| delay.min(most.max(retry_after::MIN_WAIT)));
     Settlement { wait: true, ..settle(Status::Uncertain, Due::After(delay), Some(reason)) }
 }
 
-/// Queries have waits of their own, which grow with their number: half of the longest wait, and a random half.
-fn query_delay(policy: &Policy, row: &RowFacts, random: f64) -> Duration {
+/// Questions, to a receiver or to a check, have waits of their own, which grow with their number: half of the longest wait,
+/// and a random half.
+fn asking_delay(policy: &Policy, row: &RowFacts, random: f64) -> Duration {
     let longest = policy.backoff.max_delay(row.waits.saturating_add(1));
     (longest / 2 + (longest / 2).mul_f64(random)).max(retry_after::MIN_WAIT)
 }
@@ -138,7 +139,18 @@ fn within_limits(policy: &Policy, row: &RowFacts) -> Plan {
 pub fn not_allowed(policy: &Policy, row: &RowFacts, authority: &Authority, random: f64) -> Settlement {
     match authority {
         Authority::Denied { .. } => end(policy, row, Reason::REVOKED, Doubt::Stays).unsent(row),
-        Authority::Unasked { .. } => wait(policy, row, &Reason::CHECK_FAILED, None, random).unsent(row),
+        Authority::Unasked { .. } if row.retry_age >= policy.max_age => {
+            end(policy, row, Reason::EXHAUSTED, Doubt::Stays).unsent(row)
+        }
+        Authority::Unasked { .. } => {
+            let next = settle(
+                waiting_status(policy, row),
+                Due::After(asking_delay(policy, row, random)),
+                Some(Reason::CHECK_FAILED),
+            );
+            // Its age has begun, or a check that stays down would keep the row for ever.
+            Settlement { wait: true, clear_retry_since: false, ..next.unsent(row) }
+        }
         // A check that never says yes or no ends the row as a receiver would.
         Authority::Unclear { .. } | Authority::Allowed => {
             let next = retry(policy, row, &Reason::CHECK_FAILED, None, random);
@@ -232,7 +244,7 @@ fn retry(policy: &Policy, row: &RowFacts, reason: &Reason, at_least: Option<Dura
 
 fn uncertain(policy: &Policy, row: &RowFacts, reason: &Reason, random: f64) -> Settlement {
     let next = if policy.status_query.is_some() && row.retry_age < policy.max_age {
-        settle(Status::Uncertain, Due::After(query_delay(policy, row, random)), Some(reason.clone()))
+        settle(Status::Uncertain, Due::After(asking_delay(policy, row, random)), Some(reason.clone()))
     } else if !policy.receiver_enforces_keys {
         park(reason.clone())
     } else if used_up(policy, row) {

@@ -86,6 +86,7 @@ impl Sender {
 
 fn permission(seen: &Observation) -> Authority {
     let unclear = |what: String| Authority::Unclear { detail: format!("the pre-dispatch service {what}") };
+    let unasked = |what: String| Authority::Unasked { detail: format!("the pre-dispatch service {what}") };
     match seen {
         Observation::Answer(Answer { status: 200, body, .. }) => {
             match body.as_deref().map(serde_json::from_str::<Permission>) {
@@ -94,8 +95,13 @@ fn permission(seen: &Observation) -> Authority {
                 _ => unclear("answered 200 without {\"allow\": true} or {\"allow\": false}".to_owned()),
             }
         }
+        // It is down or asks for a pause: no row's fault.
+        Observation::Answer(Answer { status: status @ (408 | 429 | 500..=599), .. }) => {
+            unasked(format!("answered {status}"))
+        }
         Observation::Answer(Answer { status, .. }) => unclear(format!("answered {status}")),
-        other => unclear(format!("gave no answer: {}", detail(other))),
+        Observation::NotBuilt { detail, .. } => unclear(format!("cannot be asked: {detail}")),
+        other => unasked(format!("gave no answer: {}", detail(other))),
     }
 }
 
@@ -111,6 +117,7 @@ fn detail(seen: &Observation) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::row::Reason;
 
     fn said(status: u16, body: &str) -> Authority {
         permission(&Observation::Answer(Answer { status, body: Some(body.to_owned()), ..Answer::default() }))
@@ -134,9 +141,16 @@ mod tests {
             (204, ""),
             (302, r#"{"allow": true}"#),
             (403, r#"{"allow": false}"#),
-            (500, r#"{"allow": true}"#),
         ] {
             assert!(matches!(said(status, body), Authority::Unclear { .. }), "{status} {body}");
         }
+        // A service that is down uses up no row's attempts.
+        for status in [408, 429, 500, 503] {
+            assert!(matches!(said(status, r#"{"allow": true}"#), Authority::Unasked { .. }), "{status}");
+        }
+        let refused = Observation::NotExecuted { reason: Reason::CONNECT, detail: "refused".to_owned() };
+        assert!(matches!(permission(&refused), Authority::Unasked { .. }));
+        let blocked = Observation::NotBuilt { reason: Reason::BLOCKED, detail: "10.0.0.1".to_owned() };
+        assert!(matches!(permission(&blocked), Authority::Unclear { .. }));
     }
 }

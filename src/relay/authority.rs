@@ -53,18 +53,26 @@ pub async fn of(inner: &Inner, sender: &Sender, row: &Claimed) -> Authority {
 /// Answers questions until none can follow.
 pub async fn run(db: Db, mut incoming: mpsc::Receiver<Question>) {
     let mut waiting = Vec::with_capacity(MAX_BATCH);
+    let mut sizes: BTreeMap<FunctionName, usize> = BTreeMap::new();
     while incoming.recv_many(&mut waiting, MAX_BATCH).await > 0 {
         let mut functions: BTreeMap<FunctionName, Vec<Question>> = BTreeMap::new();
         for question in waiting.drain(..) {
             functions.entry(question.function.clone()).or_default().push(question);
         }
-        for (function, questions) in functions {
-            answer(&db, &function, questions).await;
+        for (function, mut questions) in functions {
+            let size = sizes.entry(function.clone()).or_insert(MAX_BATCH);
+            while !questions.is_empty() {
+                let rest = questions.split_off(questions.len().min(*size));
+                *size = answer(&db, &function, questions, *size).await;
+                questions = rest;
+            }
         }
     }
 }
 
-async fn answer(db: &Db, function: &FunctionName, questions: Vec<Question>) {
+/// Answers at most `size` questions by one statement, and says how many the next one may be about: half as many after one
+/// that took too long.
+async fn answer(db: &Db, function: &FunctionName, questions: Vec<Question>, size: usize) -> usize {
     let ids: Vec<i64> = questions.iter().map(|question| question.id).collect();
     match store::check(db, function, &ids).await {
         Ok(mut said) => {
@@ -74,25 +82,33 @@ async fn answer(db: &Db, function: &FunctionName, questions: Vec<Question>) {
                 });
                 let _ = question.answer.send(authority);
             }
+            if ids.len() == size { (size * 2).min(MAX_BATCH) } else { size }
         }
         // One row's own trouble may have failed the statement for all: each is asked about alone.
         Err(error) if questions.len() > 1 && !error.is_transient() => {
             for question in questions {
-                Box::pin(answer(db, function, vec![question])).await;
+                Box::pin(answer(db, function, vec![question], 1)).await;
             }
+            size
         }
         Err(error) => {
             for question in questions {
-                let _ = question.answer.send(failed(&error));
+                let _ = question.answer.send(failed(&error, ids.len()));
             }
+            if error.is_out_of_time() { (ids.len() / 2).max(1) } else { size }
         }
     }
 }
 
-/// A function that takes too long is at fault itself; a database that is away is not. The server's text may quote the row,
-/// so that only its SQLSTATE is kept.
-fn failed(error: &StoreError) -> Authority {
+/// A function that takes too long for one row is at fault itself; one that was asked about many, or a database that is away,
+/// is not. The server's text may quote the row, so that only its SQLSTATE is kept.
+fn failed(error: &StoreError, rows: usize) -> Authority {
     match error.sqlstate() {
+        Some(_) if error.is_out_of_time() && rows > 1 => Authority::Unasked {
+            detail: format!(
+                "the pre-dispatch function did not answer for {rows} rows in time; fewer are asked about next"
+            ),
+        },
         Some(_) if error.is_out_of_time() => {
             Authority::Unclear { detail: "the pre-dispatch function did not answer in time".to_owned() }
         }

@@ -251,6 +251,32 @@ async fn a_row_that_waits_for_a_slow_function_is_not_sent_without_its_word() {
 }
 
 #[tokio::test]
+async fn a_function_that_is_slow_for_many_is_asked_about_fewer_and_costs_no_row_an_attempt() {
+    let world = World::new().await;
+    for number in 0..400 {
+        world.insert_script(&format!("many-{number}"), "201").await;
+    }
+    world
+        .execute(
+            "CREATE FUNCTION slow_each(ids bigint[]) RETURNS TABLE (id bigint, allowed boolean, reason text) LANGUAGE sql AS \
+             $$ SELECT i, true, pg_sleep(0.02)::text FROM unnest(ids) AS i $$",
+        )
+        .await;
+    let _relay = world
+        .relay_with(
+            "leaseDuration: 10s\nconcurrency: 400",
+            "preDispatch: {sqlFunction: slow_each}\nretry: {base: 50ms, cap: 100ms, maxAttempts: 1}",
+        )
+        .await;
+    world.all_ended().await;
+    assert_eq!(world.number("SELECT count(*) FROM agent_outbox WHERE status = 'succeeded'").await, 400);
+    assert!(
+        world.number("SELECT count(*) FROM agent_outbox WHERE waits > 0").await > 0,
+        "none was asked about too many"
+    );
+}
+
+#[tokio::test]
 async fn a_service_says_which_rows_may_still_be_sent() {
     let world = World::new().await;
     let yes = step_text(r#"{"allow": true}"#);
@@ -259,7 +285,7 @@ async fn a_service_says_which_rows_may_still_be_sent() {
     let relay =
         world.relay_with("leaseDuration: 10s", &format!("preDispatch: {{http: {{url: '{url}', timeout: 1s}}}}")).await;
     let row = world.ended(id).await;
-    assert_eq!((row.status.as_str(), row.attempts, row.unknown_attempts), ("succeeded", 2, 0));
+    assert_eq!((row.status.as_str(), row.attempts, row.waits, row.unknown_attempts), ("succeeded", 1, 1, 0));
     let requests = world.receiver.ledger().requests();
     let asked: serde_json::Value = serde_json::from_str(requests[0].body.as_ref().unwrap()).unwrap();
     assert_eq!(

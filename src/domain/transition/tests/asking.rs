@@ -173,6 +173,11 @@ fn a_row_that_may_not_be_sent_is_revoked_and_nothing_else_is_a_pass() {
 
     let unasked = Authority::Unasked { detail: String::new() };
     let settlement = not_allowed(&policy(), &last, &unasked, 0.5);
-    assert_eq!(seen(&settlement), (Status::Pending, Due::After(SECOND * 2), Some("check_failed")));
-    assert!(settlement.give_back_attempt && settlement.wait);
+    assert_eq!(seen(&settlement), (Status::Pending, Due::After(SECOND * 3 / 2), Some("check_failed")));
+    assert!(settlement.give_back_attempt && settlement.wait && !settlement.clear_retry_since);
+    // A check that stays down is asked less and less, and the row's age ends it.
+    let later = not_allowed(&policy(), &RowFacts { waits: 4, ..row() }, &unasked, 0.5);
+    assert_eq!(seen(&later), (Status::Pending, Due::After(SECOND * 24), Some("check_failed")));
+    let old = RowFacts { retry_age: policy().max_age, ..row() };
+    assert_eq!(seen(&not_allowed(&policy(), &old, &unasked, 0.5)), (Status::Dead, ENDED, Some("exhausted")));
 }
