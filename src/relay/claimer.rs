@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::{Inner, attempt, hand::Held};
 use crate::{
     domain::{settings::NamedPolicy, share::most_in_hand},
-    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, StoreError},
+    store::{self, Again, Caps, ClaimPolicy, ClaimRequest, Claimed, Position, StoreError},
     telemetry::log_limit::LogLimit,
 };
 
@@ -19,25 +19,27 @@ use crate::{
 const LOG_EVERY: Duration = Duration::from_secs(20);
 /// First and longest pause after a failed claim. Jitter keeps pods apart.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Pause where another pod was looking at the same rows: some claims long.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Claims until the relay is told to stop.
 pub async fn run(inner: &Arc<Inner>) {
     let mut log = LogLimit::new(LOG_EVERY);
     let mut pauses = pauses();
-    // Where the next claim goes on among the destinations.
-    let mut after = String::new();
+    let poll_interval = inner.relay.settings.poll_interval;
+    let mut position = Position::new(poll_interval);
     // Whether payloads come with the claim: not with the one after a claim that a payload may have made fail.
     let mut payloads = true;
     loop {
         let Some(limit) = room(inner).await else { return };
         if inner.refused.load(Ordering::Relaxed) {
-            if rest(inner, inner.relay.settings.poll_interval).await {
+            if rest(inner, poll_interval).await {
                 return;
             }
             continue;
         }
-        match claim(inner, limit, payloads, &mut after).await {
-            Ok((claimed, more)) => {
+        match claim(inner, limit, payloads, &mut position).await {
+            Ok((claimed, again)) => {
                 payloads = true;
                 if log.reset() {
                     tracing::info!("the database answers again");
@@ -49,7 +51,12 @@ pub async fn run(inner: &Arc<Inner>) {
                 for row in claimed {
                     let _ = row.await;
                 }
-                if !more && rest(inner, inner.relay.settings.poll_interval).await {
+                let pause = match again {
+                    Again::AtOnce => continue,
+                    Again::Soon => SOON.min(poll_interval),
+                    Again::Later => poll_interval,
+                };
+                if rest(inner, pause).await {
                     return;
                 }
             }
@@ -98,14 +105,14 @@ async fn rest(inner: &Inner, time: Duration) -> bool {
     }
 }
 
-/// Claims, and starts one task a row. What is returned tells of each row that it waits for a slot no more, and whether there
-/// may be more rows to claim at once.
+/// Claims, and starts one task a row. What is returned tells of each row that it waits for a slot no more, and when to claim
+/// again.
 async fn claim(
     inner: &Arc<Inner>,
     limit: usize,
     payloads: bool,
-    after: &mut String,
-) -> Result<(Vec<oneshot::Receiver<()>>, bool), StoreError> {
+    position: &mut Position,
+) -> Result<(Vec<oneshot::Receiver<()>>, Again), StoreError> {
     let relay = &inner.relay;
     let policies: Vec<ClaimPolicy<'_>> = relay
         .settings
@@ -124,13 +131,11 @@ async fn claim(
         in_hand: &inner.hand.by_destination(),
         policies: &policies,
         routing: &relay.settings.routing,
-        after,
         worker: &relay.worker,
         lease: relay.settings.lease,
         small_payload: payloads.then(|| inner.memory.small_payload()),
     };
-    let claim = store::claim(&relay.db, &relay.table, &request).await?;
-    *after = claim.next;
+    let claim = store::claim(&relay.db, &relay.table, &request, position).await?;
     *inner.troubled() = claim.troubled;
     let now = Instant::now();
     let begin = |row: Claimed| {
@@ -140,5 +145,5 @@ async fn claim(
         inner.tasks.spawn(attempt::run(Arc::clone(inner), row, now, begun));
         wait
     };
-    Ok((claim.rows.into_iter().map(begin).collect(), claim.more))
+    Ok((claim.rows.into_iter().map(begin).collect(), claim.again))
 }

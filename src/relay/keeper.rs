@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
@@ -13,23 +14,35 @@ use crate::store::{self, Heartbeat, Registered};
 /// How often the worker's report is written.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Runs until `stop`, which comes after the last result was written.
+/// Runs until `stop`, which comes after the last result was written. Leases do not wait for reports.
 pub async fn run(inner: Arc<Inner>, stop: CancellationToken) {
-    // Three chances before a lease ends.
-    let mut renewals = tokio::time::interval(inner.relay.settings.lease / 3);
-    let mut reports = tokio::time::interval(REPORT_EVERY);
-    for timer in [&mut renewals, &mut reports] {
-        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    }
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = renewals.tick() => renew(&inner).await,
-            _ = reports.tick() => {
-                report(&inner).await;
-                register(&inner).await;
-            }
+    let leases = async {
+        // Three chances before a lease ends.
+        let mut renewals = every(inner.relay.settings.lease / 3);
+        while next(&mut renewals, &stop).await {
+            renew(&inner).await;
         }
+    };
+    let reports = async {
+        let mut reports = every(REPORT_EVERY);
+        while next(&mut reports, &stop).await {
+            report(&inner).await;
+            register(&inner).await;
+        }
+    };
+    tokio::join!(leases, reports);
+}
+
+fn every(period: Duration) -> Interval {
+    let mut timer = tokio::time::interval(period);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    timer
+}
+
+async fn next(timer: &mut Interval, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = stop.cancelled() => false,
+        _ = timer.tick() => true,
     }
 }
 

@@ -8,75 +8,10 @@ use sqlx::{Postgres, Row, Transaction, postgres::PgRow};
 use super::{StoreError, TableName, claim::micros};
 use crate::domain::hold::{self, Hold, HoldPolicy, HoldReason, HoldState, Signal};
 
-/// Destinations that one claim visits at most: its time is bounded however many there are.
-const MAX_VISITED: i64 = 100;
-
 type Tx = Transaction<'static, Postgres>;
 
-/// A destination that a scan met.
-#[derive(Clone, Debug)]
-pub(super) struct Visited {
-    /// Its name; `None`: rows without one.
-    pub destination: Option<String>,
-    /// Whether it has a due row.
-    pub due: bool,
-    /// What is recorded, by the policy's number.
-    pub states: Vec<HoldState>,
-}
-
-/// What a scan met.
-#[derive(Clone, Debug)]
-pub(super) struct Scan {
-    /// In order.
-    pub visited: Vec<Visited>,
-    /// Where the next scan goes on; `None`: from the start, for this one came to the end.
-    pub next: Option<String>,
-}
-
-/// Visits the destinations after a cursor. `scopes` are the policies', in the order of their numbers.
-pub(super) async fn scan(tx: &mut Tx, table: &TableName, scopes: &[&str], after: &str) -> Result<Scan, StoreError> {
-    let act = "look for due destinations";
-    let sql = include_str!("destinations.sql")
-        .replace("{table}", &table.qualified())
-        .replace("{destinations}", &table.destinations());
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .persistent(false)
-        .bind(scopes)
-        .bind(after)
-        .bind(MAX_VISITED)
-        .fetch_all(&mut **tx)
-        .await
-        .map_err(StoreError::sql(act))?;
-    let visited = visited(&rows, scopes).map_err(StoreError::sql(act))?;
-    let named = visited.iter().filter_map(|visited| visited.destination.as_ref());
-    let full = i64::try_from(named.clone().count()).unwrap_or(i64::MAX) >= MAX_VISITED;
-    let next = if full { named.max().cloned() } else { None };
-    Ok(Scan { visited, next })
-}
-
-/// One entry a destination, from one row for each policy under which something is recorded of it.
-fn visited(rows: &[PgRow], scopes: &[&str]) -> Result<Vec<Visited>, sqlx::Error> {
-    let mut by_name: BTreeMap<Option<String>, Visited> = BTreeMap::new();
-    for row in rows {
-        let destination: Option<String> = row.try_get("destination")?;
-        let due = row.try_get("due")?;
-        let visited = by_name.entry(destination.clone()).or_insert_with(|| Visited {
-            destination,
-            due,
-            states: vec![HoldState::default(); scopes.len()],
-        });
-        let scope: Option<&str> = row.try_get("scope")?;
-        let state = state(row)?;
-        for (policy, _) in scopes.iter().enumerate().filter(|(_, known)| Some(**known) == scope) {
-            if let Some(known) = visited.states.get_mut(policy) {
-                *known = state;
-            }
-        }
-    }
-    Ok(by_name.into_values().collect())
-}
-
-fn state(row: &PgRow) -> Result<HoldState, sqlx::Error> {
+/// Reads what is recorded of a destination.
+pub(super) fn state(row: &PgRow) -> Result<HoldState, sqlx::Error> {
     let count =
         |name: &str| -> Result<u32, sqlx::Error> { Ok(u32::try_from(row.try_get::<i32, _>(name)?).unwrap_or(0)) };
     let reason: Option<String> = row.try_get("reason")?;

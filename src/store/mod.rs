@@ -23,7 +23,7 @@ mod settle;
 mod table;
 mod workers;
 
-pub use claim::{Claim, ClaimPolicy, ClaimRequest, Claimed, claim};
+pub use claim::{Again, Claim, ClaimPolicy, ClaimRequest, Claimed, Position, claim};
 pub use connect::{ConnectSettings, Db, SslSettings};
 pub use destinations::{Caps, Signals};
 pub use error::StoreError;

@@ -23,7 +23,7 @@ pub(super) const RANK: &str = "(CASE t.status WHEN 'in_flight' THEN 0 WHEN 'dead
 const BUCKETS: u32 = 1024;
 /// After this time a row whose turn is next is looked at again, in case that nobody made it due.
 const RECHECK_NEXT: Duration = Duration::from_secs(30);
-/// The same for rows further back: an entity with a million blocked rows costs 1,700 small updates a second at worst.
+/// The same for rows further back: with a million blocked rows, some 1,700 of them a second fall due and are put off again.
 const RECHECK_FURTHER: Duration = Duration::from_mins(10);
 /// A wake waits no longer for a row that somebody holds; the row's own time comes.
 const WAKE_LOCK_TIMEOUT: Duration = Duration::from_millis(250);

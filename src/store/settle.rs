@@ -43,8 +43,8 @@ pub struct AttemptRecord {
     pub duration: Duration,
 }
 
-/// Settles rows, and writes what their attempts said of destinations in the same transaction. Returns the ids that were still this claim's; the others belong to somebody else by now, and nothing of
-/// them was changed.
+/// Settles rows, and writes what their attempts said of destinations in the same transaction. Returns the ids that were
+/// still this claim's; the others belong to somebody else by now, and nothing of them was changed.
 pub async fn settle(
     db: &Db,
     table: &TableName,

@@ -16,7 +16,7 @@ use outbox_operator::{
         transition::{self, Plan, Settlement},
     },
     store::{
-        self, Caps, ClaimPolicy, ClaimRequest, Claimed, ConnectSettings, Db, SettleRow, Signals, SslSettings,
+        self, Caps, ClaimPolicy, ClaimRequest, Claimed, ConnectSettings, Db, Position, SettleRow, Signals, SslSettings,
         TableName, migrate,
         people::{self, Replay, Resolution, Selection, Signature},
     },
@@ -237,12 +237,12 @@ impl World {
             in_hand: &HashMap::new(),
             policies: &[ClaimPolicy { scope: "model", caps: Caps::default(), ordering: None }],
             routing: &Routing::default(),
-            after: "",
             worker: "model",
             small_payload: Some(1024),
             lease: TICK * lease.into(),
         };
-        let claimed = store::claim(&self.db, &table(), &request).await.unwrap().rows;
+        let claimed =
+            store::claim(&self.db, &table(), &request, &mut Position::new(Duration::ZERO)).await.unwrap().rows;
         // Rows of a destination and rows of none have a share each of up to the limit.
         let claimable = |rows: &[usize]| rows.iter().filter(|row| self.rows[**row].claimable()).count().min(limit);
         same("rows claimed", &(claimable(&[0, 1, 2]) + claimable(&[3])), &claimed.len())?;

@@ -8,7 +8,7 @@ use std::{
 use outbox_operator::{
     domain::{hold::HoldPolicy, routing::Routing, settings::Policy, transition},
     spec,
-    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, Db, SettleRow, Signals},
+    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, Db, Position, SettleRow, Signals},
 };
 
 use crate::support::{World, documents, table};
@@ -21,12 +21,11 @@ async fn claim_of(db: &Db, tenants: &[uuid::Uuid], limit: usize, lease: Duration
         in_hand: &HashMap::new(),
         policies: &[ClaimPolicy { scope: "test", caps: Caps::default(), ordering: None }],
         routing: &Routing::default(),
-        after: "",
         worker: "test",
         lease,
         small_payload: Some(1024),
     };
-    store::claim(db, &table(), &request).await.unwrap().rows
+    store::claim(db, &table(), &request, &mut Position::new(Duration::ZERO)).await.unwrap().rows
 }
 
 async fn settle(db: &Db, rows: &[SettleRow]) -> HashSet<i64> {

@@ -19,6 +19,7 @@ mod migration;
 mod order;
 mod overlap;
 mod pooler;
+mod position;
 mod processes;
 mod questions;
 mod requests;

@@ -7,7 +7,7 @@ use std::{
 
 use outbox_operator::{
     domain::{routing::Routing, settings::OnDead},
-    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, Db},
+    store::{self, Caps, ClaimPolicy, ClaimRequest, Claimed, Db, Position},
 };
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -57,12 +57,11 @@ async fn claim(db: &Db, on_dead: OnDead, limit: usize) -> Vec<Claimed> {
         in_hand: &HashMap::new(),
         policies: &[ClaimPolicy { scope: "test", caps: Caps::default(), ordering: Some(on_dead) }],
         routing: &Routing::default(),
-        after: "",
         worker: "test",
         lease: Duration::from_secs(60),
         small_payload: Some(1024),
     };
-    store::claim(db, &table(), &request).await.unwrap().rows
+    store::claim(db, &table(), &request, &mut Position::new(Duration::ZERO)).await.unwrap().rows
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use outbox_operator::{
     domain::routing::{EndpointPattern, Route, Routing},
-    store::{self, Caps, ClaimPolicy, ClaimRequest, Db},
+    store::{self, Caps, ClaimPolicy, ClaimRequest, Db, Position},
 };
 use proptest::{
     prelude::*,
@@ -222,12 +222,11 @@ async fn the_database_finds_the_rows_of_each_policy_as_the_code_reads_them() {
                 in_hand: &HashMap::new(),
                 policies: &policies,
                 routing: &routing,
-                after: "",
                 worker: "test",
                 lease: Duration::from_secs(60),
                 small_payload: Some(1024),
             };
-            let claimed = store::claim(&db, &table(), &request).await.unwrap().rows;
+            let claimed = store::claim(&db, &table(), &request, &mut Position::new(Duration::ZERO)).await.unwrap().rows;
             let rows: Vec<(i64, String, String, Option<String>)> =
                 sqlx::query_as("SELECT id, operation, endpoint, destination FROM agent_outbox")
                     .fetch_all(&world.pool)

@@ -5,13 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use sqlx::{Postgres, Transaction};
 
 use super::{
-    super::{
-        StoreError, TableName,
-        destinations::{self, Visited},
-        routes,
-        table::literal,
-    },
+    super::{StoreError, TableName, destinations, routes, table::literal},
     ClaimRequest, Open,
+    visit::Visited,
 };
 use crate::domain::share::{Candidate, share};
 

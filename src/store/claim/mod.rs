@@ -3,7 +3,9 @@
 // Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
 
 mod limits;
+mod position;
 mod take;
+mod visit;
 mod wide;
 
 use std::{
@@ -14,15 +16,22 @@ use std::{
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+pub use self::position::{Again, Position};
+use self::{
+    position::{Place, Windows},
+    visit::{MAX_VISITED, Scan, Visited},
+};
 use super::{
     Db, StoreError, TableName,
-    destinations::{self, Caps, Scan},
+    destinations::Caps,
     order::{self, Waits},
 };
 use crate::domain::{hold::HoldState, routing::Routing, row::RowFacts, settings::OnDead};
 
 /// The server ends a claim after this time; a claim is a few milliseconds.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// And after this one where the usual time was too short: nothing is locked while destinations are looked for.
+const PATIENT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Largest payload as it is stored, in bytes, that a claim looks at. Compressed text comes to some 3 MB then. A number such as
 /// `1e131071` takes eight bytes where it is stored and 128 KiB as text: a claim that fails by such a payload is made again
@@ -44,8 +53,6 @@ pub struct ClaimRequest<'a> {
     pub policies: &'a [ClaimPolicy<'a>],
     /// Which row goes by which.
     pub routing: &'a Routing,
-    /// The destination after which to go on; empty: from the start.
-    pub after: &'a str,
     /// Who claims, for people.
     pub worker: &'a str,
     /// How long the rows belong to the claim.
@@ -70,10 +77,8 @@ pub struct ClaimPolicy<'a> {
 pub struct Claim {
     /// The rows, by id.
     pub rows: Vec<Claimed>,
-    /// Whether there may be more that could be claimed at once: a share was used up, or not all destinations were visited.
-    pub more: bool,
-    /// Where the next claim goes on.
-    pub next: String,
+    /// When to claim again.
+    pub again: Again,
     /// Destinations, by the policy's number, with failures, a hold or an allowance: a success there is worth a write.
     pub troubled: HashSet<(usize, String)>,
 }
@@ -113,26 +118,61 @@ pub struct Claimed {
     pub claimed_at_ms: i64,
 }
 
-/// Claims due rows. One transaction, committed when this returns.
-pub async fn claim(db: &Db, table: &TableName, request: &ClaimRequest<'_>) -> Result<Claim, StoreError> {
-    let (mut claim, waiting) = db
-        .bounded("claim due rows", STATEMENT_TIMEOUT, async {
-            let mut tx = db.begin(STATEMENT_TIMEOUT).await?;
-            let scopes: Vec<&str> = request.policies.iter().map(|policy| policy.scope).collect();
-            let scan = destinations::scan(&mut tx, table, &scopes, request.after).await?;
-            let (mut claim, waiting) = claim_scanned(&mut tx, table, request, &scan).await?;
-            tx.commit().await.map_err(StoreError::sql("claim due rows"))?;
-            claim.more |= scan.next.is_some();
-            claim.troubled = troubled(&scan, request);
-            claim.next = scan.next.unwrap_or_default();
-            Ok((claim, waiting))
-        })
-        .await?;
-    if !waiting.is_empty() {
-        // The claim stands, whatever comes of this: a row that is not woken here is looked at again in its time.
-        claim.more |= order::look_again(db, table, &waiting).await.unwrap_or(false);
+/// Claims due rows, going on from a position. One transaction, committed when this returns.
+pub async fn claim(
+    db: &Db,
+    table: &TableName,
+    request: &ClaimRequest<'_>,
+    position: &mut Position,
+) -> Result<Claim, StoreError> {
+    let started = Instant::now();
+    position.begin(started);
+    let patience = if position.is_slow() { PATIENT_TIMEOUT } else { STATEMENT_TIMEOUT };
+    let work = transaction(db, table, request, position, patience);
+    let done = match db.bounded("claim due rows", patience, work).await {
+        Ok(done) => done,
+        Err(error) => {
+            if error.is_out_of_time() {
+                position.ran_out_of_time(Instant::now(), started.elapsed());
+            }
+            return Err(error);
+        }
+    };
+    let Done { rows, scan, searched, waiting, windows, mut again } = done;
+    let troubled = troubled(&scan, request);
+    // The claim stands, whatever comes of this: a row that is not woken here is looked at again in its time.
+    if !waiting.is_empty() && order::look_again(db, table, &waiting).await.unwrap_or(false) {
+        again = Again::AtOnce;
     }
-    Ok(claim)
+    let again = position.advance(&scan, windows, again, searched, started.elapsed());
+    Ok(Claim { rows, again, troubled })
+}
+
+/// What a claim's transaction did.
+struct Done {
+    rows: Vec<Claimed>,
+    scan: Scan,
+    searched: Duration,
+    waiting: Vec<Waits>,
+    windows: Windows,
+    again: Again,
+}
+
+async fn transaction(
+    db: &Db,
+    table: &TableName,
+    request: &ClaimRequest<'_>,
+    position: &Position,
+    timeout: Duration,
+) -> Result<Done, StoreError> {
+    let mut tx = db.begin(timeout).await?;
+    let scopes: Vec<&str> = request.policies.iter().map(|policy| policy.scope).collect();
+    let started = Instant::now();
+    let scan = visit::visit(&mut tx, table, &scopes, &position.visit(MAX_VISITED)).await?;
+    let searched = started.elapsed();
+    let (rows, found) = claim_scanned(&mut tx, table, request, &scan, position.windows()).await?;
+    tx.commit().await.map_err(StoreError::sql("claim due rows"))?;
+    Ok(Done { rows, scan, searched, waiting: found.waiting, windows: found.windows, again: found.again })
 }
 
 fn troubled(scan: &Scan, request: &ClaimRequest<'_>) -> HashSet<(usize, String)> {
@@ -152,6 +192,8 @@ struct Open {
     /// `None`: rows whose destination is not kept; they share one bucket that is never held.
     destination: Option<String>,
     policy: usize,
+    /// Before which no row has to be looked for.
+    from: Place,
     /// Whether no other policy has rows there.
     alone: bool,
     /// Rows at most, by allowance, cap or probe; `None`: no limit of its own.
@@ -163,14 +205,16 @@ async fn claim_scanned(
     table: &TableName,
     request: &ClaimRequest<'_>,
     scan: &Scan,
-) -> Result<(Claim, Vec<Waits>), StoreError> {
-    let due: Vec<_> = scan.visited.iter().filter(|visited| visited.due).collect();
+    windows: &Windows,
+) -> Result<(Vec<Claimed>, wide::Found), StoreError> {
+    let due: Vec<&Visited> = scan.visited.iter().filter(|visited| visited.due).collect();
     let mut open: Vec<Open> = due
         .iter()
         .flat_map(|visited| {
             let policies = request.routing.policies_of_destination(visited.destination.as_deref());
             let alone = policies.len() == 1;
             policies.into_iter().map(move |policy| Open {
+                from: windows.get(&(visited.destination.clone(), policy)).copied().unwrap_or(visited.place),
                 destination: visited.destination.clone(),
                 policy,
                 alone,
@@ -185,7 +229,7 @@ async fn claim_scanned(
     let rooms: HashMap<Option<&str>, usize> = shares.iter().map(|(name, quota)| (name.as_deref(), *quota)).collect();
     open.retain(|open| rooms.contains_key(&open.destination.as_deref()) && open.limit != Some(0));
     if open.is_empty() {
-        return Ok((Claim::default(), Vec::new()));
+        return Ok(Default::default());
     }
     let room = |open: &Open| rooms.get(&open.destination.as_deref()).copied().unwrap_or(0);
     let ordered = |open: &Open| request.policies.get(open.policy).is_some_and(|policy| policy.ordering.is_some());
@@ -211,8 +255,10 @@ async fn claim_scanned(
         let taken = of_destination.get(&open.destination.as_deref()).copied().unwrap_or(0);
         open.limit.is_none() && taken >= room(open)
     };
-    let more = found.more || open.iter().any(|open| used_up(&open));
-    Ok((Claim { rows, more, ..Claim::default() }, found.waiting))
+    if open.iter().any(|open| used_up(&open)) {
+        found.again = Again::AtOnce;
+    }
+    Ok((rows, found))
 }
 
 /// A span as the microseconds that PostgreSQL's intervals count.

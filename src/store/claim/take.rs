@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use sqlx::{Postgres, Row, Transaction, postgres::PgRow};
 use uuid::Uuid;
 
-use super::{super::StoreError, super::TableName, ClaimRequest, Claimed, Open, SMALL_STORED_BYTES, micros};
+use super::{
+    super::StoreError, super::TableName, ClaimRequest, Claimed, Open, Place, SMALL_STORED_BYTES, micros,
+    visit::place_at,
+};
 use crate::domain::row::RowFacts;
 
 type Tx = Transaction<'static, Postgres>;
@@ -22,13 +25,21 @@ pub(super) async fn due(
         return Ok(Vec::new());
     }
     let named: Vec<&&Open> = open.iter().filter(|open| open.destination.is_some()).collect();
-    let nameless = open.iter().find(|open| open.destination.is_none()).map_or(0, |open| room(open));
-    let claim = Statement::new(table, include_str!("due.sql"), 5);
+    let nameless = open.iter().find(|open| open.destination.is_none());
+    let from = nameless.map_or(Place::START, |open| open.from);
+    let due = include_str!("due.sql")
+        .replace("{place_at}", &place_at("s.at"))
+        .replace("{nameless_at}", &place_at("$7::bigint"));
+    let claim = Statement::new(table, &due, 9);
     let query = sqlx::query(claim.sql())
         .bind(named.iter().map(|open| open.destination.clone()).collect::<Vec<_>>())
         .bind(named.iter().map(|open| count(room(open))).collect::<Vec<_>>())
         .bind((!request.tenants.is_empty()).then_some(request.tenants))
-        .bind(count(nameless));
+        .bind(nameless.map_or(0, |open| count(room(open))))
+        .bind(named.iter().map(|open| open.from.at).collect::<Vec<_>>())
+        .bind(named.iter().map(|open| open.from.id).collect::<Vec<_>>())
+        .bind(from.at)
+        .bind(from.id);
     claim.run(tx, request, query).await
 }
 

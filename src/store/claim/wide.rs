@@ -3,12 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::{AssertSqlSafe, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, Postgres, Row, Transaction, postgres::PgRow};
 
 use super::{
     super::{StoreError, TableName, order, routes},
-    ClaimRequest, Open, Waits,
+    Again, ClaimRequest, Open, Place, Waits, Windows,
     take::count,
+    visit::place_at,
 };
 
 /// Rows of an ordered policy that a claim looks at, even if it takes fewer: blocked ones are put off by so many at once,
@@ -25,8 +26,10 @@ pub(super) struct Found {
     pub free: Vec<i64>,
     /// Rows that were put off.
     pub waiting: Vec<Waits>,
-    /// Whether another look at once may find more.
-    pub more: bool,
+    /// Up to which place of a destination's due rows a policy has no more rows than were found.
+    pub windows: Windows,
+    /// When another look may find more.
+    pub again: Again,
 }
 
 struct Picked {
@@ -50,8 +53,8 @@ pub(super) async fn find(
     let limit = |open: &Open| room(open).min(open.limit.unwrap_or(usize::MAX));
     let looked_at =
         |open: &Open| if order_of(open.policy).is_some() { limit(open).max(LOOKED_AT) } else { limit(open) };
-    let picked = pick(tx, table, request, open, looked_at, |open| order_of(open.policy).is_some()).await?;
-    let mut found = Found::default();
+    let (picked, windows) = pick(tx, table, request, open, looked_at, |open| order_of(open.policy).is_some()).await?;
+    let mut found = Found { windows, ..Found::default() };
     let met: Vec<_> = picked
         .iter()
         .filter(|row| row.ordered && row.ours)
@@ -84,16 +87,23 @@ pub(super) async fn find(
         turn += 1;
     }
     // Where as many rows were met as were looked for, others lie behind those that were put off.
-    found.more = picked.iter().any(|row| !row.ours)
-        || open.iter().any(|open| {
-            let of_it = |row: &&Picked| row.destination == open.destination && row.policy == open.policy;
-            let met = picked.iter().filter(of_it).count();
-            let put_off = picked.iter().filter(of_it).any(|row| waiting.contains(&row.id));
-            put_off && met >= looked_at(open)
-        });
+    let behind = open.iter().any(|open| {
+        let of_it = |row: &&Picked| row.destination == open.destination && row.policy == open.policy;
+        let met = picked.iter().filter(of_it).count();
+        let put_off = picked.iter().filter(of_it).any(|row| waiting.contains(&row.id));
+        put_off && met >= looked_at(open)
+    });
+    found.again = if behind || !found.windows.is_empty() {
+        Again::AtOnce
+    } else if picked.iter().any(|row| !row.ours) {
+        Again::Soon
+    } else {
+        Again::Later
+    };
     Ok(found)
 }
 
+/// Locks rows. Beside them, where others' rows took up all that was read: up to where it was read.
 async fn pick(
     tx: &mut Transaction<'static, Postgres>,
     table: &TableName,
@@ -101,7 +111,7 @@ async fn pick(
     open: &[&Open],
     looked_at: impl Fn(&Open) -> usize,
     ordered: impl Fn(&Open) -> bool,
-) -> Result<Vec<Picked>, StoreError> {
+) -> Result<(Vec<Picked>, Windows), StoreError> {
     let act = "look for due rows";
     // A row that an old-pattern relay holds (in flight without a token) is not due before its own lease is over.
     let due = "t.status IN ('pending', 'in_flight', 'uncertain') AND t.next_attempt_at <= now() \
@@ -109,6 +119,8 @@ async fn pick(
                AND ($6::uuid[] IS NULL OR t.tenant_id = ANY ($6))";
     let sql = include_str!("pick.sql")
         .replace("{window}", &WINDOW.to_string())
+        .replace("{place_at}", &place_at("s.at"))
+        .replace("{behind}", "(t.next_attempt_at, t.id) >= (share.at, share.place_id)")
         .replace("{due}", due)
         .replace("{policy}", &routes::policy(table, request.routing).unwrap_or_else(|| "0".to_owned()))
         .replace("{lock}", &order::try_lock(table))
@@ -121,17 +133,31 @@ async fn pick(
         .bind(open.iter().map(|open| open.alone).collect::<Vec<_>>())
         .bind(open.iter().map(|open| ordered(open)).collect::<Vec<_>>())
         .bind((!request.tenants.is_empty()).then_some(request.tenants))
+        .bind(open.iter().map(|open| open.from.at).collect::<Vec<_>>())
+        .bind(open.iter().map(|open| open.from.id).collect::<Vec<_>>())
         .fetch_all(&mut **tx)
         .await
         .map_err(StoreError::sql(act))?;
-    let read = |row: &sqlx::postgres::PgRow| -> Result<Picked, sqlx::Error> {
-        Ok(Picked {
-            id: row.try_get("id")?,
-            destination: row.try_get("destination")?,
-            policy: usize::try_from(row.try_get::<i32, _>("policy")?).unwrap_or(0),
-            ordered: row.try_get("ordered")?,
-            ours: row.try_get("ours")?,
-        })
+    let (mut picked, mut windows) = (Vec::with_capacity(rows.len()), Windows::new());
+    for row in &rows {
+        let (row, place) = decode(row).map_err(StoreError::sql(act))?;
+        match place {
+            None => picked.push(row),
+            Some(place) => drop(windows.insert((row.destination, row.policy), place)),
+        }
+    }
+    Ok((picked, windows))
+}
+
+fn decode(row: &PgRow) -> Result<(Picked, Option<Place>), sqlx::Error> {
+    let picked = Picked {
+        id: row.try_get("id")?,
+        destination: row.try_get("destination")?,
+        policy: usize::try_from(row.try_get::<i32, _>("policy")?).unwrap_or(0),
+        ordered: row.try_get("ordered")?,
+        ours: row.try_get("ours")?,
     };
-    rows.iter().map(read).collect::<Result<_, _>>().map_err(StoreError::sql(act))
+    let read_to: Option<i64> = row.try_get("read_to")?;
+    let place = read_to.map(|at| Place { at: Some(at), id: picked.id });
+    Ok((picked, place))
 }
